@@ -1,0 +1,353 @@
+/* SPDX-License-Identifier: MIT */
+/* turboquant.h — compressed KV caches for attention: the whole stable CPU API of the core.
+ *
+ * From simple to advanced:
+ *   1. status and version
+ *   2. schemes:  "turbo:k8v3" <-> tq_scheme, and what it costs
+ *   3. codec:    vectors <-> packed blocks
+ *   4. cache:    paged store of packed keys and values, one writer
+ *   5. attention over a view of the cache, computed on the packed bytes
+ *
+ * The library needs libc and libm, starts no thread, prints nothing, never aborts, reads no
+ * environment. Objects live in memory that the caller gives (`*_bytes` then `*_init`) or that
+ * `*_create` takes from an allocator. Everything that can fail returns tq_status and leaves its
+ * objects as they were, unless the function says otherwise. "f32" is IEEE binary32. Shapes are
+ * written slowest dimension first. Formats are specified in docs/format.md.
+ */
+#ifndef TURBOQUANT_H
+#define TURBOQUANT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifndef TQ_API
+#if defined(__GNUC__)
+#define TQ_API __attribute__((visibility("default")))
+#else
+#define TQ_API
+#endif
+#endif
+
+#define TQ_VERSION_MAJOR 0
+#define TQ_VERSION_MINOR 1
+#define TQ_VERSION_PATCH 0
+
+/* Version of the stored bytes (docs/format.md, change list). Independent of the API version. */
+#define TQ_FORMAT_VERSION 1
+
+/* ---- 1. Status ------------------------------------------------------------------------- */
+
+/* Values are frozen. Every error leaves the objects of the call unchanged. */
+typedef enum tq_status {
+    TQ_OK = 0,
+    TQ_ERR_ARG = -1,       /* NULL, zero, out of range or contradictory argument */
+    TQ_ERR_SCHEME = -2,    /* scheme string outside the grammar */
+    TQ_ERR_DIM = -3,       /* head dimension that the scheme does not support */
+    TQ_ERR_SIZE = -4,      /* a caller's buffer is too small */
+    TQ_ERR_NONFINITE = -5, /* NaN or Inf in an input row */
+    TQ_ERR_FULL = -6,      /* the cache has no free page or sequence left */
+    TQ_ERR_STATE = -7,     /* call out of order (append without begin, unknown sequence ...) */
+    TQ_ERR_NOMEM = -8,     /* the allocator returned NULL */
+    TQ_ERR_OVERFLOW = -9   /* a size does not fit size_t */
+} tq_status;
+
+/* Name of a status, e.g. "TQ_ERR_DIM"; "TQ_ERR_UNKNOWN" for other values. Static storage. */
+TQ_API const char *tq_status_name(tq_status s);
+
+/* Version string "MAJOR.MINOR.PATCH" of the linked library. Static storage. */
+TQ_API const char *tq_version(void);
+
+/* Instruction sets. A mask of these restricts what dispatch may choose; scalar is always there. */
+#define TQ_ISA_SCALAR 1u
+#define TQ_ISA_AVX2 2u   /* avx2 + fma + f16c, enabled by the OS */
+#define TQ_ISA_AVX512 4u /* f + bw + vl + dq, enabled by the OS */
+#define TQ_ISA_NEON 8u   /* AArch64 baseline */
+#define TQ_ISA_ALL 0xffffffffu
+
+/* Instruction sets that this build holds AND this CPU runs. Cheap, any thread. */
+TQ_API uint32_t tq_isa_detect(void);
+
+/* ---- 2. Schemes ------------------------------------------------------------------------ */
+
+typedef enum tq_family {
+    TQ_FAMILY_F32 = 0,
+    TQ_FAMILY_F16 = 1,
+    TQ_FAMILY_BF16 = 2,
+    TQ_FAMILY_AFFINE_LLOYD = 3 /* "turbo:kKvV": affine keys, rotated Lloyd-Max values */
+} tq_family;
+
+typedef enum tq_attn_mode {
+    TQ_ATTN_FUSED = 0,  /* attention reads the packed bytes */
+    TQ_ATTN_DEQUANT = 1 /* decode to f32, then plain attention: the reference */
+} tq_attn_mode;
+
+/* A parsed scheme. Plain data; compare by its canonical text. */
+typedef struct tq_scheme {
+    tq_family family;
+    uint8_t k_bits; /* bits per key element without metadata: 32, 16 or K */
+    uint8_t v_bits;
+    tq_attn_mode attn;
+} tq_scheme;
+
+/* Longest canonical spelling, with its terminator. */
+#define TQ_SCHEME_TEXT_BYTES 256
+
+/* Parse a scheme string: base { "," option }, see docs/format.md "Schemes". Nothing outside the
+ * grammar is accepted, replaced or clamped.
+ * text: any NUL-terminated bytes. out: written on success only. err: NULL or a buffer that gets,
+ * on failure, one line that names the offending part and the valid set (truncated to err_bytes).
+ * Errors: TQ_ERR_SCHEME, TQ_ERR_ARG. Any thread. */
+TQ_API tq_status tq_scheme_parse(tq_scheme *out, const char *text, char *err, size_t err_bytes);
+
+/* Canonical spelling, the identity of the scheme: "f16", "turbo:k8v3", "turbo:k4v2,attn=dequant".
+ * parse(format(s)) == s. dst_bytes >= TQ_SCHEME_TEXT_BYTES always suffices.
+ * Errors: TQ_ERR_SIZE, TQ_ERR_ARG (a scheme that no text gives). */
+TQ_API tq_status tq_scheme_format(const tq_scheme *s, char *dst, size_t dst_bytes);
+
+/* Exact bytes that one token of one KV head takes: key row + value row, metadata included.
+ * For turbo:kKvV with d_k == d_v == D this is D*(K+V+1.5)/8.
+ * Errors: TQ_ERR_DIM when the scheme does not support d_k or d_v. */
+TQ_API tq_status tq_scheme_bytes_per_token(const tq_scheme *s, uint32_t d_k, uint32_t d_v,
+                                           size_t *bytes);
+
+/* ---- 3. Codec -------------------------------------------------------------------------- */
+
+/* How one side (keys or values) is stored. Keys and values are coded independently. */
+typedef enum tq_format {
+    TQ_FMT_F32 = 0,
+    TQ_FMT_F16 = 1,
+    TQ_FMT_BF16 = 2,
+    TQ_FMT_AFFINE_K2 = 10, /* affine, groups of 32, unrotated; docs/format.md "affine keys" */
+    TQ_FMT_AFFINE_K4 = 11,
+    TQ_FMT_AFFINE_K5 = 12,
+    TQ_FMT_AFFINE_K8 = 13,
+    TQ_FMT_LLOYD_V2 = 20, /* rotated, Lloyd-Max, groups of 32; docs/format.md "Lloyd values" */
+    TQ_FMT_LLOYD_V3 = 21,
+    TQ_FMT_LLOYD_V4 = 22,
+    TQ_FMT_LLOYD_V5 = 23,
+    TQ_FMT_LLOYD_V8 = 24
+} tq_format;
+
+/* Encoder flag: the bare upstream arithmetic, without the guard for degenerate key groups. The
+ * decoder may then yield NaN or Inf for them. For conformance tests. */
+#define TQ_CODEC_STRICT 1u
+
+struct tq_kernels;
+
+/* One codec: immutable after init, share freely between threads. Visible so that it can live in
+ * the caller's storage; fields are read-only, those marked private may change. */
+typedef struct tq_codec {
+    tq_format format;
+    uint32_t dim;        /* D, elements of a vector */
+    uint32_t bits;       /* per element, metadata not counted */
+    uint32_t n_groups;   /* groups with their own scale: D/32, or 0 */
+    size_t code_bytes;   /* packed codes of a row */
+    size_t scale_bytes;  /* f16 scales of a row, or 0 */
+    size_t zero_bytes;   /* f16 zero points of a row, or 0 */
+    size_t block_bytes;  /* code_bytes + scale_bytes + zero_bytes */
+    uint32_t flags;      /* TQ_CODEC_* */
+    uint32_t rotated;    /* 1: codes live in the rotated domain */
+    const struct tq_kernels *kernels; /* private */
+} tq_codec;
+
+/* Set up a codec. isa_mask: TQ_ISA_ALL, or a subset to force a variant (bytes do not depend on
+ * it). Errors: TQ_ERR_ARG (format, flags), TQ_ERR_DIM. */
+TQ_API tq_status tq_codec_init(tq_codec *c, tq_format format, uint32_t dim, uint32_t flags,
+                               uint32_t isa_mask);
+
+/* The format of the key (is_value 0) or value (1) side of a scheme. Errors: TQ_ERR_ARG. */
+TQ_API tq_status tq_scheme_format_of(const tq_scheme *s, int is_value, tq_format *out);
+
+/* Compress n vectors into n blocks.
+ * src [n][dim] f32, finite, rows src_stride floats apart (>= dim). dst [n][block_bytes], caller's,
+ * not aliased; a block is its codes, then its scales, then its zero points. bad_row: NULL or gets
+ * the first row with a NaN or Inf. Any thread.
+ * Errors: TQ_ERR_NONFINITE (dst unspecified), TQ_ERR_SIZE (dst_bytes), TQ_ERR_ARG.
+ * Source: docs/format.md; equal bytes on every ISA, one row at a time or in bulk. */
+TQ_API tq_status tq_codec_encode(const tq_codec *c, void *dst, size_t dst_bytes, const float *src,
+                                 size_t src_stride, size_t n, size_t *bad_row);
+
+/* Expand n blocks into dst [n][dim] f32, rows dst_stride floats apart. Never reads past
+ * src_bytes; any bytes are accepted (codes have no invalid value; a NaN or Inf scale decodes to
+ * NaN or Inf). Errors: TQ_ERR_SIZE (src_bytes < n*block_bytes), TQ_ERR_ARG. */
+TQ_API tq_status tq_codec_decode(const tq_codec *c, float *dst, size_t dst_stride, const void *src,
+                                 size_t src_bytes, size_t n);
+
+/* ---- 4. Cache -------------------------------------------------------------------------- */
+
+/* Tokens per page. */
+#define TQ_PAGE_TOKENS 64u
+
+/* Geometry of one attention layer. d_k and d_v: multiples of 8 in 16..1024 that the scheme takes
+ * (turbo:kKvV takes 64, 128, 256, 512). */
+typedef struct tq_layer {
+    uint32_t n_kv_heads; /* 1..1024 */
+    uint32_t d_k;
+    uint32_t d_v;
+    tq_scheme scheme;
+} tq_layer;
+
+typedef struct tq_cache_config {
+    const tq_layer *layers; /* [n_layers], copied by init */
+    uint32_t n_layers;      /* 1..1024 */
+    uint32_t n_pages;       /* capacity: n_pages * 64 tokens over all sequences, 1..2^24 */
+    uint32_t max_seqs;      /* sequences alive at once, 1..65536 */
+    uint32_t isa_mask;      /* TQ_ISA_ALL, or a subset */
+} tq_cache_config;
+
+typedef struct tq_allocator {
+    void *(*alloc)(void *ctx, size_t bytes); /* NULL on failure; 64-byte alignment not required */
+    void (*free)(void *ctx, void *p);
+    void *ctx;
+} tq_allocator;
+
+/* One writer; views may be read by other threads while the writer appends to other sequences. */
+typedef struct tq_cache tq_cache;
+
+/* Memory that tq_cache_init needs. Errors: TQ_ERR_ARG, TQ_ERR_DIM, TQ_ERR_OVERFLOW. */
+TQ_API tq_status tq_cache_bytes(const tq_cache_config *cfg, size_t *bytes);
+
+/* Build a cache in mem (any alignment; it stays the caller's and must outlive the cache). Page
+ * memory is not touched until tokens are written. *out points into mem.
+ * Errors: as tq_cache_bytes, TQ_ERR_SIZE. */
+TQ_API tq_status tq_cache_init(tq_cache **out, const tq_cache_config *cfg, void *mem,
+                               size_t mem_bytes);
+
+/* The same in memory from an allocator (NULL: malloc). Errors: as above, TQ_ERR_NOMEM. */
+TQ_API tq_status tq_cache_create(tq_cache **out, const tq_cache_config *cfg, const tq_allocator *a);
+
+/* Free a cache made by tq_cache_create; NULL is allowed. */
+TQ_API void tq_cache_destroy(tq_cache *c);
+
+/* Open an empty sequence; *seq is its handle. Errors: TQ_ERR_FULL. */
+TQ_API tq_status tq_cache_seq_open(tq_cache *c, uint32_t *seq);
+
+/* Close a sequence and give its pages back. Views of it end. Errors: TQ_ERR_STATE. */
+TQ_API tq_status tq_cache_seq_close(tq_cache *c, uint32_t seq);
+
+/* Append in three steps, so that layers can be written one after another and by many threads:
+ *   begin:  reserve room for n more tokens (all layers). TQ_ERR_FULL: nothing changed.
+ *   rows:   encode part `part` of `n_parts` of the n rows of one layer. k [n][n_kv_heads][d_k],
+ *           v [n][n_kv_heads][d_v], f32, finite, tokens k_stride / v_stride floats apart. Parts of
+ *           one layer and layers may run on different threads at once. TQ_ERR_NONFINITE: abort.
+ *   commit: the tokens become part of the sequence.   abort: they never were.
+ * Between begin and commit a view already shows the new tokens, so attention of the same step
+ * can read them. Bytes of committed tokens never change.
+ * Errors: TQ_ERR_STATE (no such sequence; begin twice; rows, commit or abort without begin). */
+TQ_API tq_status tq_cache_append_begin(tq_cache *c, uint32_t seq, uint32_t n_tokens);
+TQ_API tq_status tq_cache_append_rows(tq_cache *c, uint32_t seq, uint32_t layer, const float *k,
+                                      size_t k_stride, const float *v, size_t v_stride,
+                                      uint32_t part, uint32_t n_parts);
+TQ_API tq_status tq_cache_append_commit(tq_cache *c, uint32_t seq);
+TQ_API tq_status tq_cache_append_abort(tq_cache *c, uint32_t seq);
+
+/* The three steps in one call for a cache of one layer. k [n][n_kv_heads][d_k], v likewise. */
+TQ_API tq_status tq_cache_append(tq_cache *c, uint32_t seq, const float *k, const float *v,
+                                 uint32_t n_tokens);
+
+/* Drop the tokens from n_tokens on; whole pages go back. Errors: TQ_ERR_ARG (n_tokens beyond the
+ * length), TQ_ERR_STATE (unknown sequence, append in progress). */
+TQ_API tq_status tq_cache_truncate(tq_cache *c, uint32_t seq, uint32_t n_tokens);
+
+/* Committed tokens of a sequence. Errors: TQ_ERR_STATE. */
+TQ_API tq_status tq_cache_len(const tq_cache *c, uint32_t seq, uint32_t *n_tokens);
+
+typedef struct tq_cache_stats {
+    uint32_t n_pages;       /* all */
+    uint32_t n_pages_used;
+    uint32_t n_seqs;        /* open */
+    uint64_t n_tokens;      /* committed, over all sequences */
+    size_t bytes_per_token; /* over all layers: sum of n_kv_heads * tq_scheme_bytes_per_token */
+    size_t page_bytes;      /* one page over all layers: 64 * bytes_per_token, plus alignment */
+    size_t used_bytes;      /* n_tokens * bytes_per_token */
+} tq_cache_stats;
+
+TQ_API tq_status tq_cache_get_stats(const tq_cache *c, tq_cache_stats *out);
+
+/* What attention reads: one layer of one sequence. Plain data, valid until the sequence is
+ * truncated or closed; taken again after each append_begin. */
+typedef struct tq_view {
+    const tq_codec *k_codec;
+    const tq_codec *v_codec;
+    uint32_t n_kv_heads;
+    uint32_t n_tokens;           /* committed and pending */
+    tq_attn_mode attn;
+    const uint8_t *pages;        /* page p of this layer is at pages + p * page_bytes */
+    size_t page_bytes;           /* of this layer */
+    const uint32_t *page_table;  /* [ceil(n_tokens / 64)] page ids */
+    const struct tq_kernels *kernels; /* private */
+} tq_view;
+
+/* Errors: TQ_ERR_STATE, TQ_ERR_ARG (layer). */
+TQ_API tq_status tq_cache_view(const tq_cache *c, uint32_t seq, uint32_t layer, tq_view *out);
+
+/* Decode tokens [first, first + n) of one KV head: dst_k [n][d_k], dst_v [n][d_v], either may be
+ * NULL. Exactly what attn=dequant attends to. Errors: TQ_ERR_ARG (range, head). */
+TQ_API tq_status tq_view_decode(const tq_view *v, uint32_t kv_head, uint32_t first, uint32_t n,
+                                float *dst_k, float *dst_v);
+
+/* ---- 5. Attention ---------------------------------------------------------------------- */
+
+/* out = softmax(scale * q K^T [softcap] [+ sink logit] + causal/window mask) V.
+ * Query i of q_len sits at token n_tokens - q_len + i of the view and sees the tokens up to
+ * itself. */
+typedef struct tq_attn_config {
+    uint32_t n_q_heads;  /* a multiple of the view's n_kv_heads, ratio 1..32 */
+    uint32_t q_len;      /* 1..4096, <= n_tokens */
+    uint32_t window;     /* 0: all; N: a query sees itself and the N - 1 tokens before it */
+    float scale;         /* finite, usually 1/sqrt(d_k) */
+    float softcap;       /* 0: none; c > 0: logits become c * tanh(logit / c) */
+    const float *sinks;  /* NULL, or [n_q_heads] logits that join the softmax without a value */
+} tq_attn_config;
+
+/* How the work is split. Depends on the shapes alone, so results do not depend on threads. */
+typedef struct tq_attn_plan {
+    tq_attn_config cfg;
+    uint32_t n_parts;      /* independent units of phase 1, any order, any thread */
+    uint32_t n_rows;       /* independent units of phase 2: q_len * n_q_heads output rows */
+    size_t partials_bytes; /* shared between the phases, 64-byte aligned memory of the caller */
+    size_t work_bytes;     /* scratch of one thread in either phase, 64-byte aligned */
+    uint32_t priv[8];      /* private */
+} tq_attn_plan;
+
+/* Make a plan for a view. No allocation; cheap enough for every step.
+ * Errors: TQ_ERR_ARG (config field out of range or not fitting the view). */
+TQ_API tq_status tq_attn_plan_init(tq_attn_plan *p, const tq_attn_config *cfg, const tq_view *v);
+
+/* Upper bounds of partials_bytes and work_bytes for every plan with these heads, q_len up to
+ * max_q_len and views of up to max_tokens tokens, so that buffers can be allocated once. */
+TQ_API tq_status tq_attn_bounds(const tq_layer *layer, uint32_t n_q_heads, uint32_t max_q_len,
+                                uint32_t max_tokens, size_t *partials_bytes, size_t *work_bytes);
+
+/* Phase 1, part `part` of n_parts. q [q_len][n_q_heads][d_k], tokens q_stride floats apart. */
+TQ_API tq_status tq_attn_part(const tq_attn_plan *p, const tq_view *v, const float *q,
+                              size_t q_stride, void *partials, void *work, uint32_t part);
+
+/* Phase 2, after every part: rows [row, row + n) of the output, row = token * n_q_heads + head.
+ * out [q_len][n_q_heads][d_v], tokens out_stride floats apart. A row without any visible token
+ * is zero. */
+TQ_API tq_status tq_attn_merge(const tq_attn_plan *p, const tq_view *v, float *out,
+                               size_t out_stride, const void *partials, void *work, uint32_t row,
+                               uint32_t n);
+
+/* Both phases on the calling thread. scratch_bytes >= partials_bytes + work_bytes + 64.
+ * Errors: TQ_ERR_SIZE, and those of the plan. */
+TQ_API tq_status tq_attn_run(const tq_attn_plan *p, const tq_view *v, float *out,
+                             size_t out_stride, const float *q, size_t q_stride, void *scratch,
+                             size_t scratch_bytes);
+
+/* ---- Introspection --------------------------------------------------------------------- */
+
+/* Which ISA serves kernel number i for a mask: name and isa are set, e.g. "encode_v3", AVX2.
+ * Returns TQ_ERR_ARG past the last kernel. */
+TQ_API tq_status tq_kernels_describe(uint32_t isa_mask, uint32_t i, const char **name,
+                                     uint32_t *isa);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
