@@ -1,0 +1,34 @@
+# What `make install` puts where: library, headers, pkg-config file, CMake package, tq, man pages.
+include(CMakePackageConfigHelpers)
+
+set(tq_cmake_dir "${CMAKE_INSTALL_LIBDIR}/cmake/turboquant")
+
+install(TARGETS turboquant turboquant_shared EXPORT turboquantTargets
+  ARCHIVE DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+  LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+  INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(FILES "${PROJECT_SOURCE_DIR}/include/turboquant.h"
+  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+install(EXPORT turboquantTargets NAMESPACE turboquant:: DESTINATION "${tq_cmake_dir}")
+
+configure_package_config_file("${PROJECT_SOURCE_DIR}/cmake/turboquantConfig.cmake.in"
+  "${PROJECT_BINARY_DIR}/turboquantConfig.cmake" INSTALL_DESTINATION "${tq_cmake_dir}")
+# Before 1.0 a new minor version may change the API.
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/turboquantConfigVersion.cmake"
+  COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/turboquantConfig.cmake"
+  "${PROJECT_BINARY_DIR}/turboquantConfigVersion.cmake" DESTINATION "${tq_cmake_dir}")
+
+# The prefix is found from the place of the .pc file, so that the tree can be moved and
+# `cmake --install --prefix` needs no new configure run.
+file(RELATIVE_PATH tq_pc_to_prefix
+  "/prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/prefix")
+configure_file("${PROJECT_SOURCE_DIR}/cmake/turboquant.pc.in"
+  "${PROJECT_BINARY_DIR}/turboquant.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/turboquant.pc"
+  DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
+
+if(TARGET tq)
+  install(TARGETS tq RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endif()
