@@ -2,7 +2,7 @@
 /* kernels.h — THE table: every function that exists once per instruction set.
  *
  * scalar*.c is the reference: always built, reads like docs/format.md. avx2*.c, avx512*.c and
- * neon*.c replace entries that they do faster. Each ISA exports one constant table in which the
+ * neon*.c replace entries that they do faster. Each ISA exports constant tables in which the
  * entries that it does not have point to the next ISA below, so a table is always complete and
  * dispatch.c only picks one. No table is ever written: share them between threads.
  *
@@ -82,17 +82,22 @@ typedef struct tq_attn_kernels {
     int placeholder; /* filled by src/attn.c's owner */
 } tq_attn_kernels;
 
+/* Points to the two halves, so that codec and attention files stay apart: each ISA file exports its
+ * half (declared below), dispatch.c joins them. */
 typedef struct tq_kernels {
-    tq_codec_kernels codec;
-    tq_attn_kernels attn;
+    const tq_codec_kernels *codec;
+    const tq_attn_kernels *attn;
     uint32_t isa; /* the ISA of this table */
 } tq_kernels;
 
+extern const tq_codec_kernels tq_codec_kernels_scalar;
+extern const tq_attn_kernels tq_attn_kernels_scalar;
 extern const tq_kernels tq_kernels_scalar;
-#if !defined(TQ_SCALAR_ONLY)
-#if defined(__x86_64__)
+#if !defined(TQ_SCALAR_ONLY) && defined(__x86_64__)
+#define TQ_HAVE_AVX2 1
+extern const tq_codec_kernels tq_codec_kernels_avx2;
+extern const tq_attn_kernels tq_attn_kernels_avx2;
 extern const tq_kernels tq_kernels_avx2;
-#endif
 #endif
 
 /* The table for a mask: the best ISA that the mask, the CPU and the build have in common. */
