@@ -77,9 +77,71 @@ typedef struct tq_codec_kernels {
     void (*unrotate)(float *x, uint32_t dim);
 } tq_codec_kernels;
 
-/* Attention entries: scalar_attn.c, avx2_attn.c ... */
+/* Attention entries: scalar_attn.c, avx2_attn.c ... All TOLERANCE.
+ *
+ * A TILE is one page of one KV head: n tokens, 1..64. A ROW is one (query token, query head) pair
+ * of that KV head; matrices over a tile are [n_rows][64] f32. What a kernel computes for one row
+ * does not depend on the other rows nor on n_rows, so that a query gives equal bytes alone and in
+ * a batch.
+ *
+ * Affine keys are scored in integers: each group of 32 query elements becomes int16 with a scale
+ * of its own, max|q| / 32767, so a score is  sum_g  scale_g * qs_g * (dot(q16, idx) + zero_g *
+ * sum(q16)). The rounding of the query is part of the definition; docs/numerics.md has its cost.
+ * Lloyd values are summed in the rotated domain. */
+#define TQ_TILE TQ_PAGE_TOKENS
+
+/* Columns of a packed strip, see tq_gemm_fn. */
+#define TQ_STRIP 16u
+
+/* Tokens [lo, hi) of a tile that a row sees; lo >= hi: none. */
+typedef struct tq_span {
+    uint8_t lo, hi;
+} tq_span;
+
+/* Bytes of n_rows prepared queries of any format and ISA. */
+static inline size_t tq_prep_bytes(uint32_t n_rows, uint32_t dim)
+{
+    return ((size_t)n_rows + 3) / 4 * 4 * dim * sizeof(float);
+}
+
+/* Turn n_rows queries q [n_rows][dim], multiplied by the attention scale, into what score of the
+ * same format and ISA reads: prep, tq_prep_bytes, 64-byte aligned. */
+typedef void tq_prep_fn(const tq_codec *k, void *prep, const float *q, uint32_t n_rows);
+
+/* s[r][t] = q_r . k_t for t < n; columns from n on get any value. s [n_rows][64]. */
+typedef void tq_score_fn(const tq_codec *k, float *s, const void *prep, uint32_t n_rows,
+                         tq_const_planes keys, uint32_t n);
+
+/* One step of the online softmax, in place: logits s [n_rows][64] become weights
+ * exp(logit - max), exactly 0 outside a row's span. softcap c > 0 first maps s to c * tanh(s / c).
+ * max and sum [n_rows] are the row's running state, -INFINITY and 0 at the start; alpha [n_rows]
+ * gets the factor that older sums must be multiplied by (1 when the span is empty). */
+typedef void tq_softmax_fn(float *s, const tq_span *span, uint32_t n_rows, float softcap,
+                           float *max, float *sum, float *alpha);
+
+/* acc[r] = alpha[r] * acc[r] + sum over t < n of w[r][t] * v_t, Lloyd values rotated.
+ * acc [n_rows][dim], w [n_rows][64]. */
+typedef void tq_weigh_fn(const tq_codec *v, float *acc, const float *w, const float *alpha,
+                         uint32_t n_rows, tq_const_planes values, uint32_t n);
+
+/* Pack a decoded tile x [n][dim] (rows x_stride floats apart) into strips for gemm.
+ * pack_keys: strips of 16 tokens, b [4][dim][16], tokens from n on zero.
+ * pack_values: strips of 16 elements, b [ceil(dim/16)][n][16], elements from dim on zero. */
+typedef void tq_pack_fn(float *b, const float *x, size_t x_stride, uint32_t n, uint32_t dim);
+
+/* c [m][n] = a [m][k] b, or alpha[i] * c + a b when alpha is given. n a multiple of 16; b packed,
+ * [n/16][k][16]; rows of a and c lda and ldc floats apart; b 32-byte aligned. */
+typedef void tq_gemm_fn(float *c, size_t ldc, const float *a, size_t lda, const float *b,
+                        const float *alpha, uint32_t m, uint32_t n, uint32_t k);
+
 typedef struct tq_attn_kernels {
-    int placeholder; /* filled by src/attn.c's owner */
+    tq_prep_fn *prep[TQ_N_KFMT];   /* key formats: f32, f16, bf16, affine; others NULL */
+    tq_score_fn *score[TQ_N_KFMT]; /* the same */
+    tq_weigh_fn *weigh[TQ_N_KFMT]; /* value formats: f32, f16, bf16, Lloyd; others NULL */
+    tq_softmax_fn *softmax;
+    tq_pack_fn *pack_keys;
+    tq_pack_fn *pack_values;
+    tq_gemm_fn *gemm;
 } tq_attn_kernels;
 
 /* Points to the two halves, so that codec and attention files stay apart: each ISA file exports its
