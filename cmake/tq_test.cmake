@@ -14,8 +14,8 @@ if(TQ_TESTS)
   find_path(CMOCKA_INCLUDE_DIR cmocka.h)
   find_library(CMOCKA_LIBRARY cmocka)
   if(NOT CMOCKA_INCLUDE_DIR OR NOT CMOCKA_LIBRARY)
-    message(FATAL_ERROR
-      "cmocka not found: install libcmocka-dev (tools/setup.sh does), or configure with -DTQ_TESTS=OFF")
+    message(FATAL_ERROR "cmocka not found: install libcmocka-dev (tools/setup.sh does), "
+      "or configure with -DTQ_TESTS=OFF")
   endif()
 endif()
 
@@ -43,7 +43,8 @@ function(tq_test_program target)
 endfunction()
 
 function(tq_add_test)
-  cmake_parse_arguments(T "SERIAL" "NAME;TIMEOUT" "SOURCES;LIBS;LABELS;ARGS;COMMAND;DEFINES" ${ARGN})
+  cmake_parse_arguments(T "SERIAL" "NAME;TIMEOUT"
+    "SOURCES;LIBS;LABELS;ARGS;COMMAND;DEFINES" ${ARGN})
   if(T_UNPARSED_ARGUMENTS OR NOT T_NAME)
     message(FATAL_ERROR "tq_add_test(${T_NAME}): unexpected '${T_UNPARSED_ARGUMENTS}'")
   endif()

@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# `make check`: every test in every build that matters. The stages are independent: all run, and a
+# failed one makes the exit status 1. The release tests come last, so that the closing line is
+# ctest's own.
+#
+#   CMAKE_FLAGS   more configure options        JOBS   parallel jobs
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
+read -r -a cmake_flags <<<"${CMAKE_FLAGS:-}"
+failed=()
+
+# stage NAME COMMAND... : run it, note the failure, go on.
+stage() {
+    local name=$1 begin=$SECONDS
+    shift
+    echo
+    echo "== $name"
+    if "$@"; then
+        echo "== $name: ok, $((SECONDS - begin)) s"
+    else
+        echo "== $name: FAILED, $((SECONDS - begin)) s"
+        failed+=("$name")
+    fi
+}
+
+configure_and_build() {
+    cmake --preset "$1" "${cmake_flags[@]}" >"build/$1.log" 2>&1 ||
+        { cat "build/$1.log"; return 1; }
+    cmake --build --preset "$1" -j "$jobs" >>"build/$1.log" 2>&1 ||
+        { tail -n 60 "build/$1.log"; return 1; }
+}
+
+# Quiet when all is well: the tests that ran are in build/NAME/Testing.
+build_and_test() {
+    configure_and_build "$1" && ctest --preset "$1" -j "$jobs" --progress
+}
+
+tools/setup.sh check
+mkdir -p build
+
+# First: every other stage needs it, and two at once would wait for each other.
+if ! stage_release=$(configure_and_build ci); then
+    echo "$stage_release"
+    echo "check: the release build failed" >&2
+    exit 1
+fi
+stage "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan
+stage "tsan: ThreadSanitizer over the core's thread tests" build_and_test tsan
+stage "clang: warnings are errors, fast tests" build_and_test clang
+stage "fuzz: libFuzzer, 10 s a target" build_and_test fuzz
+
+echo
+echo "== release: gcc, warnings are errors, all tests"
+status=0
+ctest --preset ci -j "$jobs" || status=1
+if [ ${#failed[@]} -ne 0 ]; then
+    printf 'check: FAILED stage: %s\n' "${failed[@]}"
+    status=1
+fi
+exit $status
