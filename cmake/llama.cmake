@@ -43,4 +43,10 @@ if(NOT llama_FOUND)
   unset(llama_DIR CACHE)
 endif()
 
+# Their targets do not say that a static ggml needs the C++ runtime and libm: without this, each C
+# program would have to set LINKER_LANGUAGE CXX. Last in the link order, after every user of them.
+set(tq_cxx_runtime ${CMAKE_CXX_IMPLICIT_LINK_LIBRARIES})
+list(REMOVE_ITEM tq_cxx_runtime ${CMAKE_C_IMPLICIT_LINK_LIBRARIES})
+target_link_libraries(ggml::ggml-base INTERFACE ${tq_cxx_runtime} m ${CMAKE_DL_LIBS})
+
 message(STATUS "llama.cpp ${LLAMA_VERSION} (${LLAMA_BUILD_COMMIT}): ${LLAMA_LIB_DIR}")

@@ -37,9 +37,6 @@ function(tq_test_program target)
     TQ_SHARED_DIR="${PROJECT_SOURCE_DIR}/../shared"
     ${T_DEFINES})
   tq_warnings(${target})
-  if("tqengine" IN_LIST T_LIBS)
-    set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
-  endif()
 endfunction()
 
 function(tq_add_test)
