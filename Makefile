@@ -24,9 +24,10 @@ help:
 	@echo 'CMAKE_FLAGS="-D..."  more options for configure, e.g. -DTQ_LLAMA_SOURCE_DIR=<tree>'
 	@echo 'JOBS=N               parallel jobs (all processors)'
 
-# Programs only: a plain `make` must not ask for what the tests need.
+# Programs only: a plain `make` installs nothing and does not need what the tests need.
 release:
-	@tools/setup.sh --check build || { echo "run tools/setup.sh build, or make demo" >&2; exit 1; }
+	@command -v cmake ninja >/dev/null || \
+		{ echo 'cmake and ninja are needed; "tools/setup.sh build" installs them' >&2; exit 1; }
 	@cmake --preset release -DTQ_TESTS=OFF $(CMAKE_FLAGS)
 	@cmake --build --preset release -j $(JOBS)
 

@@ -32,3 +32,23 @@ install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDI
 if(TARGET tq)
   install(TARGETS tq RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endif()
+
+# Man pages are written in Markdown; a machine without lowdown installs none.
+find_program(TQ_LOWDOWN lowdown)
+file(GLOB tq_man_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/docs/man/*.[1-8].md")
+if(TQ_LOWDOWN)
+  set(tq_man_pages "")
+  foreach(source IN LISTS tq_man_sources)
+    get_filename_component(page "${source}" NAME_WLE)
+    string(REGEX MATCH "[0-9]$" section "${page}")
+    set(output "${PROJECT_BINARY_DIR}/man/${page}")
+    add_custom_command(OUTPUT "${output}" DEPENDS "${source}" VERBATIM
+      COMMAND "${CMAKE_COMMAND}" -E make_directory "${PROJECT_BINARY_DIR}/man"
+      COMMAND "${TQ_LOWDOWN}" -s -Tman -o "${output}" "${source}")
+    list(APPEND tq_man_pages "${output}")
+    install(FILES "${output}" DESTINATION "${CMAKE_INSTALL_MANDIR}/man${section}")
+  endforeach()
+  add_custom_target(tq_man ALL DEPENDS ${tq_man_pages})
+elseif(tq_man_sources)
+  message(STATUS "lowdown not found: man pages will not be installed")
+endif()

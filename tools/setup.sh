@@ -36,6 +36,8 @@ need_program git git
 need_program npm npm
 need_program python3 python3
 need_program flock util-linux
+need_program pkg-config pkg-config
+need_program lowdown lowdown # man pages
 need_header stdio.h libc6-dev
 need_header jansson.h libjansson-dev
 [ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
@@ -43,8 +45,6 @@ need_header jansson.h libjansson-dev
 if [ "$goal" = check ]; then
     need_program clang clang
     need_program clang-format clang-format
-    need_program pkg-config pkg-config
-    need_program lowdown lowdown
     need_program man man-db
     need_header cmocka.h libcmocka-dev
     # The sanitizer and libFuzzer runtimes of clang are a package of their own.
