@@ -20,14 +20,14 @@ for page in "${pages[@]}"; do
         bad=1
         continue
     fi
-    warnings=$(LC_ALL=C.UTF-8 MANROFFSEQ='' MANWIDTH=90 man --warnings -E UTF-8 -l -Tutf8 -Z \
+    warnings=$(LC_ALL=C.UTF-8 MANROFFSEQ=t MANWIDTH=90 man --warnings -E UTF-8 -l -Tutf8 -Z \
         "$tmp/$name" 2>&1 >/dev/null || true)
     if [ -n "$warnings" ]; then
         printf 'man: %s:\n%s\n' "$page" "$warnings" >&2
         bad=1
     fi
     for section in NAME SYNOPSIS DESCRIPTION; do
-        grep -qE "^\.SH \"?$section" "$tmp/$name" || { echo "man: $page has no $section" >&2; bad=1; }
+        grep -A1 '^\.SH' "$tmp/$name" | grep -qw "$section" || { echo "man: $page has no $section" >&2; bad=1; }
     done
 done
 echo "${#pages[@]} pages"
