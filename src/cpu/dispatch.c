@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: MIT */
+/* dispatch.c — which kernels run: detect the CPU, join the halves of each table, pick one.
+ *
+ * Tables are constants and the choice is a pure function of a mask, so there is no global state,
+ * no first-call race, and a test forces a variant by passing its mask. This file is compiled
+ * without ISA flags: it runs before anything is known about the CPU.
+ */
+#include "cpu/kernels.h"
+
+#include <string.h>
+
+const tq_kernels tq_kernels_scalar = {
+    .codec = &tq_codec_kernels_scalar,
+    .attn = &tq_attn_kernels_scalar,
+    .isa = TQ_ISA_SCALAR,
+};
+
+#if defined(TQ_HAVE_AVX2)
+#include <cpuid.h>
+
+const tq_kernels tq_kernels_avx2 = {
+    .codec = &tq_codec_kernels_scalar, /* until avx2.c is there */
+    .attn = &tq_attn_kernels_avx2,
+    .isa = TQ_ISA_AVX2,
+};
+
+/* The OS must save the upper register halves on a context switch, or results are lost: XGETBV
+ * says whether it does. Spelled as bytes-level asm because the intrinsic needs -mxsave. */
+static int os_saves_ymm(void)
+{
+    uint32_t lo, hi;
+    __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
+    return (lo & 6u) == 6u;
+}
+
+static int cpu_has_avx2(void)
+{
+    const uint32_t need = bit_FMA | bit_F16C | bit_AVX | bit_OSXSAVE;
+    unsigned a, b, c, d;
+
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & need) != need || !os_saves_ymm())
+        return 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2);
+}
+#endif
+
+uint32_t tq_isa_detect(void)
+{
+    uint32_t isa = TQ_ISA_SCALAR;
+#if defined(TQ_HAVE_AVX2)
+    if (cpu_has_avx2())
+        isa |= TQ_ISA_AVX2;
+#endif
+    return isa;
+}
+
+const tq_kernels *tq_kernels_get(uint32_t isa_mask)
+{
+#if defined(TQ_HAVE_AVX2)
+    if ((isa_mask & TQ_ISA_AVX2) && cpu_has_avx2())
+        return &tq_kernels_avx2;
+#endif
+    (void)isa_mask;
+    return &tq_kernels_scalar;
+}
+
+/* ---- Introspection: the entries by name ---- */
+
+typedef struct entry {
+    const char *name;
+    size_t off_bytes; /* of a function pointer in its half */
+} entry;
+
+#define PER_FORMAT(field, text)                                                                    \
+    {text "_f32", offsetof(tq_codec_kernels, field[TQ_KF32])},                                     \
+        {text "_f16", offsetof(tq_codec_kernels, field[TQ_KF16])},                                 \
+        {text "_bf16", offsetof(tq_codec_kernels, field[TQ_KBF16])},                               \
+        {text "_k2", offsetof(tq_codec_kernels, field[TQ_KAFFINE2])},                              \
+        {text "_k4", offsetof(tq_codec_kernels, field[TQ_KAFFINE4])},                              \
+        {text "_k5", offsetof(tq_codec_kernels, field[TQ_KAFFINE5])},                              \
+        {text "_k8", offsetof(tq_codec_kernels, field[TQ_KAFFINE8])},                              \
+        {text "_v2", offsetof(tq_codec_kernels, field[TQ_KLLOYD2])},                               \
+        {text "_v3", offsetof(tq_codec_kernels, field[TQ_KLLOYD3])},                               \
+        {text "_v4", offsetof(tq_codec_kernels, field[TQ_KLLOYD4])},                               \
+        {text "_v5", offsetof(tq_codec_kernels, field[TQ_KLLOYD5])},                               \
+    {                                                                                              \
+        text "_v8", offsetof(tq_codec_kernels, field[TQ_KLLOYD8])                                  \
+    }
+
+static const entry codec_entries[] = {
+    PER_FORMAT(encode, "encode"),
+    PER_FORMAT(decode, "decode"),
+    PER_FORMAT(decode_rotated, "decode_rotated"),
+    {"first_nonfinite", offsetof(tq_codec_kernels, first_nonfinite)},
+    {"rotate", offsetof(tq_codec_kernels, rotate)},
+    {"unrotate", offsetof(tq_codec_kernels, unrotate)},
+};
+
+#define N_CODEC_ENTRIES (sizeof(codec_entries) / sizeof(codec_entries[0]))
+
+/* The lowest ISA whose table holds the same function serves the entry. */
+static int same_entry(const void *a, const void *b, size_t off_bytes)
+{
+    return memcmp((const char *)a + off_bytes, (const char *)b + off_bytes,
+                  sizeof(void (*)(void))) == 0;
+}
+
+tq_status tq_kernels_describe(uint32_t isa_mask, uint32_t i, const char **name, uint32_t *isa)
+{
+    const tq_kernels *k = tq_kernels_get(isa_mask);
+
+    if (!name || !isa || i >= N_CODEC_ENTRIES)
+        return TQ_ERR_ARG;
+    const entry *e = &codec_entries[i];
+    *name = e->name;
+    *isa = same_entry(k->codec, &tq_codec_kernels_scalar, e->off_bytes) ? TQ_ISA_SCALAR : k->isa;
+    return TQ_OK;
+}
