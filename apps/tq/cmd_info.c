@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: MIT */
+/* cmd_info.c — `tq info`: what a model needs, before it is loaded.
+ *
+ * Policy: only the header of the file is read, so the answer for a 40 GB model comes at once. The
+ * bytes are those of the library (tq_scheme_bytes_per_token, tq_cache_bytes), not a second
+ * formula, so a context that is said to fit does fit: the memory is that of the cache alone,
+ * weights and working memory come on top.
+ */
+#include "args.h"
+#include "commands.h"
+#include "engine.h"
+#include "machine.h"
+#include "out.h"
+#include "setup.h"
+#include "text.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_MEMORIES = 6 };
+
+/* Shown when --kv is not given: the plain formats, then from the safest to the smallest. */
+static const char *const default_schemes[] = {
+    "f16", "turbo:k8v8", "turbo:k8v5", "turbo:k8v4", "turbo:k8v3",
+    "turbo:k5v4", "turbo:k5v3", "turbo:k4v4", "turbo:k4v3", "turbo:k4v2", "turbo:k2v2",
+};
+
+typedef struct info_options {
+    arg_strings kv;
+    arg_sizes memory;
+    const char *isa;
+    bool cpu, json;
+} info_options;
+
+typedef struct scheme_row {
+    char name[TQ_SCHEME_TEXT_BYTES];
+    bool supported; /* for these head dimensions */
+    double bits_per_element;
+    size_t bytes_per_token; /* all layers */
+    double of_f16;
+    uint64_t fits[MAX_MEMORIES]; /* tokens */
+} scheme_row;
+
+/* The most tokens whose cache takes at most `memory` bytes. */
+static uint64_t longest_context(const tq_scheme *scheme, const tqe_model_info *m, uint64_t memory)
+{
+    enum { MAX_PAGES = 1 << 24 };
+    tq_layer *layers = malloc(m->n_layers * sizeof *layers);
+    if (!layers) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < m->n_layers; i++) {
+        layers[i] = (tq_layer){m->n_kv_heads, m->d_k, m->d_v, *scheme};
+    }
+    uint32_t lo = 0, hi = MAX_PAGES; /* lo pages fit */
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo + 1) / 2;
+        tq_cache_config cfg = {.layers = layers,
+                               .n_layers = m->n_layers,
+                               .n_pages = mid,
+                               .max_seqs = 1,
+                               .isa_mask = TQ_ISA_ALL};
+        size_t bytes;
+        if (tq_cache_bytes(&cfg, &bytes) == TQ_OK && bytes <= memory) {
+            lo = mid;
+        } else {
+            hi = mid - 1;
+        }
+    }
+    free(layers);
+    return (uint64_t)lo * TQ_PAGE_TOKENS;
+}
+
+static bool fill_row(scheme_row *row, const char *text, const tqe_model_info *m,
+                     const arg_sizes *memory)
+{
+    tq_scheme scheme;
+    size_t bytes;
+    if (!setup_check_kv(text, &scheme, row->name)) {
+        return false;
+    }
+    row->supported = tq_scheme_bytes_per_token(&scheme, m->d_k, m->d_v, &bytes) == TQ_OK;
+    if (row->supported) {
+        size_t elements = (size_t)m->d_k + m->d_v;
+        row->bits_per_element = 8.0 * (double)bytes / (double)elements;
+        row->bytes_per_token = bytes * m->n_kv_heads * m->n_layers;
+        row->of_f16 = (double)bytes / (2.0 * (double)elements);
+        for (size_t i = 0; i < memory->n; i++) {
+            row->fits[i] = longest_context(&scheme, m, memory->at[i]);
+        }
+    }
+    return true;
+}
+
+/* ---- For people -------------------------------------------------------------------------- */
+
+static void put_field(const char *name, const char *value)
+{
+    out_printf("%-12s", name);
+    out_text(value, strlen(value));
+    out_write("\n", 1);
+}
+
+static void put_model(const char *path, const tqe_model_info *m)
+{
+    char line[512], a[32], b[32];
+    put_field("File", path);
+    snprintf(line, sizeof line, "%s%s%s, %.4g %s parameters, mostly %s, %s", m->name,
+             m->name[0] ? ": " : "", m->arch,
+             (double)m->n_params / (m->n_params < 1000000000 ? 1e6 : 1e9),
+             m->n_params < 1000000000 ? "M" : "G", m->weights, text_size(a, m->file_bytes));
+    put_field("Model", line);
+    snprintf(line, sizeof line, "%u, width %u, feed-forward %u", m->n_layers, m->n_embd, m->n_ff);
+    put_field("Layers", line);
+    int n = snprintf(line, sizeof line, "%u query heads, %u KV heads, head size %u", m->n_heads,
+                     m->n_kv_heads, m->d_k);
+    if (m->d_k != m->d_v) {
+        n += snprintf(line + n, sizeof line - (size_t)n, " (values %u)", m->d_v);
+    }
+    if (m->window) {
+        snprintf(line + n, sizeof line - (size_t)n, ", sliding window %u", m->window);
+    }
+    put_field("Attention", line);
+    snprintf(line, sizeof line, "RoPE %s, base %.9g; trained for %s tokens", m->rope,
+             (double)m->rope_base, text_count(a, m->n_ctx_train));
+    put_field("Positions", line);
+    snprintf(line, sizeof line, "%s tokens, output %s", text_count(b, m->n_vocab),
+             m->tied_output ? "tied to the embedding" : "of its own");
+    put_field("Vocabulary", line);
+    put_field("Template", m->has_chat_template ? "for chat" : "none");
+}
+
+static void put_table(const scheme_row *rows, size_t n_rows, const tqe_model_info *m,
+                      const arg_sizes *memory)
+{
+    char t[32];
+    bool beyond = false, unsupported = false;
+    out_printf("\n%s%-14s%9s%13s%9s", out_bold(), "KV cache", "bits per", "bytes per", "size");
+    out_printf(memory->n ? "  longest context in%s\n" : "%s\n", out_plain());
+    out_printf("%s%-14s%9s%13s%9s", out_bold(), "", "element", "token", "of f16");
+    for (size_t i = 0; i < memory->n; i++) {
+        out_printf("%13s", text_size(t, memory->at[i]));
+    }
+    out_printf("%s\n", out_plain());
+    for (size_t r = 0; r < n_rows; r++) {
+        const scheme_row *row = &rows[r];
+        out_printf("%-14s", row->name);
+        if (!row->supported) {
+            out_printf("%9s\n", "-");
+            unsupported = true;
+            continue;
+        }
+        out_printf("%9.2f%13s%7.1f %%", row->bits_per_element,
+                   text_count(t, row->bytes_per_token), 100 * row->of_f16);
+        for (size_t i = 0; i < memory->n; i++) {
+            bool over = m->n_ctx_train && row->fits[i] > m->n_ctx_train;
+            beyond |= over;
+            out_printf("%12s%c", text_count(t, row->fits[i]), over ? '*' : ' ');
+        }
+        out_write("\n", 1);
+    }
+    if (beyond) {
+        out_printf("* fits, but the model was trained for %s tokens\n",
+                   text_count(t, m->n_ctx_train));
+    }
+    if (unsupported) {
+        out_printf("- this scheme does not support head size %u\n", m->d_k);
+    }
+}
+
+static int show_cpu(const char *isa)
+{
+    uint32_t mask;
+    char names[64], cpu[128];
+    if (!setup_isa(isa, &mask)) {
+        return TQ_EXIT_USAGE;
+    }
+    put_field("CPU", machine_cpu(cpu));
+    put_field("Usable", setup_isa_names(names, tq_isa_detect() | TQ_ISA_SCALAR));
+    out_printf("\n%s%-28s%s%s\n", out_bold(), "Kernel", "served by", out_plain());
+    const char *kernel;
+    uint32_t bit;
+    for (uint32_t i = 0; tq_kernels_describe(mask, i, &kernel, &bit) == TQ_OK; i++) {
+        out_printf("%-28s%s\n", kernel, setup_isa_names(names, bit));
+    }
+    return TQ_EXIT_OK;
+}
+
+/* ---- For programs ------------------------------------------------------------------------ */
+
+static json_t *clean_string(const char *s)
+{
+    char clean[4096];
+    text_utf8_clean(clean, sizeof clean, s);
+    return json_string(clean);
+}
+
+static json_t *row_json(const scheme_row *row, const arg_sizes *memory)
+{
+    json_t *fits = json_array();
+    for (size_t i = 0; row->supported && i < memory->n; i++) {
+        json_array_append_new(fits, json_pack("{s:I s:I}", "memory_bytes",
+                                              (json_int_t)memory->at[i], "tokens",
+                                              (json_int_t)row->fits[i]));
+    }
+    if (!row->supported) {
+        json_decref(fits);
+        return json_pack("{s:s s:b}", "scheme", row->name, "supported", 0);
+    }
+    return json_pack("{s:s s:b s:f s:I s:f s:o}", "scheme", row->name, "supported", 1,
+                     "bits_per_element", row->bits_per_element, "bytes_per_token",
+                     (json_int_t)row->bytes_per_token, "size_of_f16", row->of_f16, "fits", fits);
+}
+
+static int put_json(const char *path, const tqe_model_info *m, const scheme_row *rows,
+                    size_t n_rows, const arg_sizes *memory)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n_rows; i++) {
+        json_array_append_new(list, row_json(&rows[i], memory));
+    }
+    json_t *j = json_pack(
+        "{s:o s:o s:o s:o s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:o s:f s:I s:b s:b s:o}",
+        "file", clean_string(path), "name", clean_string(m->name), "arch", clean_string(m->arch),
+        "weights", clean_string(m->weights), "parameters", (json_int_t)m->n_params, "file_bytes",
+        (json_int_t)m->file_bytes, "layers", (json_int_t)m->n_layers, "embedding",
+        (json_int_t)m->n_embd, "feed_forward", (json_int_t)m->n_ff, "vocabulary",
+        (json_int_t)m->n_vocab, "heads", (json_int_t)m->n_heads, "kv_heads",
+        (json_int_t)m->n_kv_heads, "head_size_k", (json_int_t)m->d_k, "head_size_v",
+        (json_int_t)m->d_v, "trained_context", (json_int_t)m->n_ctx_train, "rope",
+        clean_string(m->rope), "rope_base", (double)m->rope_base, "window", (json_int_t)m->window,
+        "tied_output", m->tied_output, "chat_template", m->has_chat_template, "schemes", list);
+    char *dump = j ? json_dumps(j, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(j);
+    if (!dump) {
+        msg_error("cannot build the JSON report");
+        return TQ_EXIT_FAILED;
+    }
+    out_write(dump, strlen(dump));
+    out_write("\n", 1);
+    free(dump);
+    return TQ_EXIT_OK;
+}
+
+/* ---- Command ----------------------------------------------------------------------------- */
+
+static int show_model(const char *path, const info_options *o)
+{
+    tqe_model_info m;
+    tqe_error err = {0};
+    arg_sizes memory = o->memory;
+    scheme_row rows[ARG_LIST_MAX] = {0};
+    size_t n_default = sizeof default_schemes / sizeof default_schemes[0];
+    size_t n_rows = o->kv.n ? o->kv.n : n_default;
+    const char *const *names = o->kv.n ? o->kv.at : default_schemes;
+    if (tqe_model_probe(path, &m, &err) != TQE_OK) {
+        msg_error("%s", err.text);
+        return TQ_EXIT_FAILED;
+    }
+    if (!memory.n) {
+        uint64_t free_bytes = machine_free_bytes();
+        memory = (arg_sizes){.at = {(uint64_t)1 << 30, (uint64_t)8 << 30}, .n = 2};
+        if (free_bytes) {
+            memory.at[memory.n++] = free_bytes;
+        }
+    }
+    for (size_t i = 0; i < n_rows; i++) {
+        if (!fill_row(&rows[i], names[i], &m, &memory)) {
+            return TQ_EXIT_USAGE;
+        }
+        if (o->kv.n && !rows[i].supported) {
+            msg_error("--kv: %s does not support the head size of this model, %u", rows[i].name,
+                      m.d_k);
+            return TQ_EXIT_FAILED;
+        }
+    }
+    if (o->json) {
+        return put_json(path, &m, rows, n_rows, &memory);
+    }
+    put_model(path, &m);
+    put_table(rows, n_rows, &m, &memory);
+    return TQ_EXIT_OK;
+}
+
+int cmd_info(int argc, char **argv)
+{
+    info_options o = {0};
+    arg_option options[] = {
+        {.group = "Options", .name = "kv", .meta = "SCHEME", .kind = ARG_STRINGS, .dst = &o.kv,
+         .help = "show this scheme; may be repeated (default: a selection)"},
+        {.name = "memory", .meta = "SIZE", .kind = ARG_SIZES, .dst = &o.memory,
+         .help = "memory for the cache, such as 512M or 8G; may be repeated (default: 1G, 8G and "
+                 "what is free now)"},
+        {.name = "json", .kind = ARG_FLAG, .dst = &o.json, .help = "write one JSON object"},
+        {.name = "cpu", .kind = ARG_FLAG, .dst = &o.cpu,
+         .help = "instead of a model: the instruction sets that this machine and build have, and "
+                 "which one serves each kernel"},
+        {.name = "isa", .meta = "NAME", .kind = ARG_STRING, .dst = &o.isa,
+         .help = "with --cpu: as if only this set was there, scalar or avx2"},
+    };
+    arg_command cmd = {
+        .name = "tq info",
+        .summary = "what a model needs: geometry, KV bytes, longest context",
+        .synopsis = "  tq info FILE [options]\n"
+                    "  tq info --cpu [--isa NAME]\n",
+        .options = options,
+        .n_options = sizeof options / sizeof options[0],
+        .notes = "Only the header of FILE is read. Memory means the cache alone; the weights come\n"
+                 "on top.\n",
+        .examples = "  tq info model.gguf\n"
+                    "  tq info model.gguf --memory 4G --kv f16 --kv turbo:k8v3\n"
+                    "  tq info model.gguf --json | jq '.schemes[].bytes_per_token'\n"
+                    "  tq info --cpu\n",
+        .operand = "FILE",
+    };
+    const char *path = NULL;
+    arg_result r = args_parse(&cmd, argc, argv, &path);
+    if (r != ARGS_OK) {
+        return r == ARGS_HELP ? TQ_EXIT_OK : TQ_EXIT_USAGE;
+    }
+    const char *wrong = o.cpu && (path || o.kv.n || o.memory.n || o.json)
+                            ? "--cpu goes with no file and no option but --isa"
+                        : !o.cpu && o.isa           ? "--isa goes with --cpu only"
+                        : !o.cpu && !path           ? "no file: give a GGUF file, or --cpu"
+                        : o.memory.n > MAX_MEMORIES ? "--memory is given more than 6 times"
+                                                    : NULL;
+    if (wrong) {
+        msg_error("%s", wrong);
+        args_hint(&cmd);
+        return TQ_EXIT_USAGE;
+    }
+    return o.cpu ? show_cpu(o.isa) : show_model(path, &o);
+}

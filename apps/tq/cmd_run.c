@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: MIT */
+/* cmd_run.c — `tq run`: one prompt, one continuation.
+ *
+ * Policy: stdout carries the generated text (or one JSON object) and nothing else; everything
+ * about the run goes to stderr. Ctrl-C ends the text, not the report.
+ */
+#include "args.h"
+#include "commands.h"
+#include "generate.h"
+#include "out.h"
+#include "setup.h"
+#include "text.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct run_options {
+    setup setup;
+    const char *prompt, *file;
+    uint32_t n_predict;
+    bool special, json;
+} run_options;
+
+/* Where the text goes: stdout, and a copy for JSON. */
+typedef struct run_output {
+    bool json;
+    char *text;
+    size_t n, cap;
+    char last; /* last byte written */
+} run_output;
+
+static bool take_text(void *ctx, const char *text, size_t n)
+{
+    run_output *o = ctx;
+    if (n == 0) {
+        return true;
+    }
+    o->last = text[n - 1];
+    if (!o->json) {
+        return out_text(text, n) && out_flush();
+    }
+    if (o->n + n > o->cap) {
+        size_t cap = (o->n + n) * 2;
+        char *grown = realloc(o->text, cap);
+        if (!grown) {
+            msg_error("not enough memory for the text");
+            return false;
+        }
+        o->text = grown;
+        o->cap = cap;
+    }
+    memcpy(o->text + o->n, text, n);
+    o->n += n;
+    return true;
+}
+
+/* The prompt's bytes, malloc'ed; NULL after a message. */
+static char *read_prompt(const run_options *o, size_t *n)
+{
+    char *text;
+    const char *from = o->file ? o->file : "-p";
+    if (o->file) {
+        text = text_read_file(o->file, SETUP_MAX_PROMPT_BYTES, n);
+        from = strcmp(o->file, "-") ? o->file : "stdin";
+        /* Editors and echo end a file with a newline that is not part of what was meant. */
+        if (text && *n && text[*n - 1] == '\n') {
+            text[--*n] = '\0';
+        }
+    } else {
+        *n = strlen(o->prompt);
+        text = malloc(*n + 1);
+        if (text) {
+            memcpy(text, o->prompt, *n + 1);
+        } else {
+            msg_error("not enough memory for the prompt");
+        }
+    }
+    size_t bad = text ? text_utf8_check(text, *n) : 0;
+    if (text && bad < *n) {
+        msg_error("%s: the prompt is not valid UTF-8: byte 0x%02x at offset %zu", from,
+                  (unsigned char)text[bad], bad);
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+static json_t *rate(size_t n, double seconds)
+{
+    return n && seconds > 0 ? json_real((double)n / seconds) : json_null();
+}
+
+static json_t *json_path(const char *path)
+{
+    char clean[4096];
+    text_utf8_clean(clean, sizeof clean, path);
+    return json_string(clean);
+}
+
+static bool write_json(const run_options *o, const tqe_model *m, const tqe_session *s,
+                       const run_output *text, const gen_stats *stats, gen_stop stop)
+{
+    tqe_model_info mi;
+    tqe_session_info si;
+    tqe_model_get_info(m, &mi);
+    tqe_session_get_info(s, &si);
+    json_t *j = json_pack(
+        "{s:{s:o s:o s:o s:o} s:o s:s s:I s:I s:f s:f s:o s:o"
+        " s:{s:s s:I s:I s:I s:I s:I} s:I s:I s:{s:f s:I s:f s:f s:I}}",
+        "model", "file", json_path(o->setup.model), "name", json_path(mi.name), "arch", json_path(mi.arch),
+        "weights", json_path(mi.weights), "text", json_stringn(text->text ? text->text : "", text->n), "stop",
+        gen_stop_name(stop), "prompt_tokens", (json_int_t)stats->n_prompt, "generated_tokens",
+        (json_int_t)stats->n_generated, "prompt_seconds", stats->prompt_s, "decode_seconds",
+        stats->decode_s, "prompt_tokens_per_second", rate(stats->n_prompt, stats->prompt_s),
+        "decode_tokens_per_second", rate(stats->n_decoded, stats->decode_s), "kv", "scheme", si.kv,
+        "tokens", (json_int_t)si.n_tokens, "bytes_per_token", (json_int_t)si.kv_bytes_per_token,
+        "bytes", (json_int_t)si.kv_bytes_used, "f16_bytes_per_token",
+        (json_int_t)si.f16_bytes_per_token, "f16_bytes",
+        (json_int_t)(si.n_tokens * si.f16_bytes_per_token), "context", (json_int_t)si.n_ctx,
+        "threads", (json_int_t)si.n_threads, "sampling", "temp", (double)o->setup.temp, "top_k",
+        (json_int_t)o->setup.top_k, "top_p", (double)o->setup.top_p, "min_p",
+        (double)o->setup.min_p, "seed", (json_int_t)o->setup.seed);
+    char *dump = j ? json_dumps(j, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) : NULL;
+    json_decref(j);
+    if (!dump) {
+        msg_error("cannot build the JSON report");
+        return false;
+    }
+    bool ok = out_write(dump, strlen(dump)) && out_write("\n", 1) && out_flush();
+    free(dump);
+    return ok;
+}
+
+/* Prompt, answer and reports with everything open. */
+static int run_session(const run_options *o, const tqe_model *m, tqe_session *s,
+                       tqe_sampler *sampler, const int32_t *ids, size_t n_ids)
+{
+    tqe_session_info info;
+    tqe_session_get_info(s, &info);
+    if (n_ids == 0) {
+        msg_error("the prompt is empty and this model has no token that begins a text");
+        return TQ_EXIT_FAILED;
+    }
+    if (n_ids > info.n_ctx) {
+        msg_error("the prompt has %zu tokens, but the context holds %u; a larger one is set by "
+                  "-c N",
+                  n_ids, info.n_ctx);
+        return TQ_EXIT_FAILED;
+    }
+    gen_stats stats = {0};
+    run_output text = {.json = o->json, .last = '\n'};
+    gen_catch_interrupts(true);
+    gen_stop stop = gen_prompt(s, ids, n_ids, &stats);
+    if (stop == GEN_STOP_END) {
+        stop = gen_answer(s, m, sampler, o->n_predict, take_text, &text, NULL, &stats);
+    }
+    int code = TQ_EXIT_FAILED;
+    if (stop != GEN_STOP_OUTPUT && stop != GEN_STOP_ERROR) {
+        code = stop == GEN_STOP_INTERRUPTED ? TQ_EXIT_INTERRUPTED : TQ_EXIT_OK;
+        if (o->json) {
+            code = write_json(o, m, s, &text, &stats, stop) ? code : TQ_EXIT_FAILED;
+        } else {
+            if (text.last != '\n') {
+                out_write("\n", 1);
+            }
+            if (out_flush()) {
+                if (out_is_tty() && err_is_tty()) {
+                    msg_note("%s", ""); /* text and table share the screen */
+                }
+                gen_report(s, &stats, stop);
+            }
+        }
+    }
+    free(text.text);
+    return code;
+}
+
+static int run(const run_options *o)
+{
+    int code = TQ_EXIT_FAILED;
+    size_t n_bytes = 0, n_ids = 0;
+    int32_t *ids = NULL;
+    tqe_model *model = NULL;
+    tqe_session *session = NULL;
+    tqe_sampler *sampler = NULL;
+    tqe_error err = {0};
+    char *prompt = read_prompt(o, &n_bytes);
+    if (prompt && setup_open(&o->setup, &model, &session) &&
+        setup_sampler(&o->setup, model, &sampler)) {
+        if (tqe_tokenize(model, prompt, n_bytes, true, o->special, &ids, &n_ids, &err) != TQE_OK) {
+            msg_error("%s", err.text);
+        } else {
+            code = run_session(o, model, session, sampler, ids, n_ids);
+        }
+    }
+    free(ids);
+    free(prompt);
+    tqe_sampler_free(sampler);
+    tqe_session_free(session);
+    tqe_model_free(model);
+    return code;
+}
+
+int cmd_run(int argc, char **argv)
+{
+    run_options o = {.setup = SETUP_INIT, .n_predict = 256};
+    arg_option options[] = {
+        OPT_MODEL(o.setup),
+        {.letter = 'p', .name = "prompt", .meta = "TEXT", .kind = ARG_TEXT, .dst = &o.prompt,
+         .help = "text to continue"},
+        {.letter = 'f', .name = "file", .meta = "FILE", .kind = ARG_STRING, .dst = &o.file,
+         .help = "read the text from a file, '-' for stdin; one newline at its end is dropped"},
+        {.name = "special", .kind = ARG_FLAG, .dst = &o.special,
+         .help = "read control tokens such as <|im_start|> in the text as what they name"},
+        {.group = "Output", .letter = 'n', .name = "predict", .meta = "N", .kind = ARG_COUNT,
+         .dst = &o.n_predict, .min = 0, .max = SETUP_MAX_CTX,
+         .help = "stop after N tokens, if the text or the context does not end before; 0 only "
+                 "evaluates the prompt (default 256)"},
+        {.name = "json", .kind = ARG_FLAG, .dst = &o.json,
+         .help = "write one JSON object with text, speeds and sizes"},
+        OPT_KV(o.setup),
+        OPT_CTX(o.setup),
+        OPT_THREADS(o.setup),
+        OPT_ISA(o.setup),
+        OPT_TEMP(o.setup),
+        OPT_TOP_K(o.setup),
+        OPT_TOP_P(o.setup),
+        OPT_MIN_P(o.setup),
+        OPT_SEED(o.setup),
+    };
+    arg_command cmd = {
+        .name = "tq run",
+        .summary = "generate text from a prompt",
+        .synopsis = "  tq run -m FILE -p TEXT [options]\n"
+                    "  tq run -m FILE -f FILE [options]\n",
+        .options = options,
+        .n_options = sizeof options / sizeof options[0],
+        .notes = "The text goes to stdout, speeds and sizes to stderr. Ctrl-C ends the text and\n"
+                 "still reports.\n",
+        .examples = "  tq run -m model.gguf -p \"Once upon a time\" -n 100\n"
+                    "  tq run -m model.gguf -f long.txt -c 32768 --kv turbo:k8v3 --temp 0\n"
+                    "  git diff | tq run -m model.gguf -f - --json > answer.json\n",
+    };
+    arg_result r = args_parse(&cmd, argc, argv, NULL);
+    if (r != ARGS_OK) {
+        return r == ARGS_HELP ? TQ_EXIT_OK : TQ_EXIT_USAGE;
+    }
+    if (!setup_check(&o.setup)) {
+        args_hint(&cmd);
+        return TQ_EXIT_USAGE;
+    }
+    if (!o.prompt == !o.file) {
+        msg_error(o.prompt ? "-p and -f are both given: which text is the prompt?"
+                           : "no prompt: give one with -p TEXT or -f FILE");
+        args_hint(&cmd);
+        return TQ_EXIT_USAGE;
+    }
+    return run(&o);
+}

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: MIT */
+/* commands.h — every subcommand: argv[0] is its name; the return value is the exit code. */
+#ifndef TQ_APP_COMMANDS_H
+#define TQ_APP_COMMANDS_H
+
+int cmd_run(int argc, char **argv);
+int cmd_chat(int argc, char **argv);
+int cmd_info(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
+
+/* `tq bench NAME`: one file each, bench_NAME.c. */
+int bench_engine(int argc, char **argv);
+
+#endif

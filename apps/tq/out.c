@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: MIT */
+/* out.c — stdout and stderr.
+ *
+ * Policy: output that cannot be delivered is a failure, never silence. stdio hides write errors
+ * until exit and loses errno, so stdout has its own small buffer over write(2): a closed stdout, a
+ * full disk or a reader that went away is noticed at once, the command stops working for nobody,
+ * and the program says why and exits with 1. Text that comes from a model file is untrusted: on a
+ * terminal its control characters must not move the cursor or set the title.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "out.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define OUT_BUFFER_BYTES 16384
+
+static char out_buf[OUT_BUFFER_BYTES];
+static size_t out_used;
+static int out_errno; /* 0, or the errno of the first failed write */
+static bool out_tty, err_tty, out_color;
+static const char *msg_command = "tq";
+
+bool out_init(void)
+{
+    if (fcntl(STDOUT_FILENO, F_GETFD) < 0) {
+        msg_error("stdout is closed: there is nowhere to write the result");
+        return false;
+    }
+    for (int fd = 0; fd <= 2; fd += 2) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_WRONLY : O_RDONLY) != fd) {
+            return false;
+        }
+    }
+    struct sigaction sa = {.sa_handler = SIG_IGN};
+    sigaction(SIGPIPE, &sa, NULL);
+
+    const char *no_color = getenv("NO_COLOR");
+    const char *term = getenv("TERM");
+    out_tty = isatty(STDOUT_FILENO) == 1;
+    err_tty = isatty(STDERR_FILENO) == 1;
+    out_color = out_tty && !(no_color && *no_color) && term && strcmp(term, "dumb") != 0;
+    return true;
+}
+
+bool out_flush(void)
+{
+    size_t done = 0;
+    while (!out_errno && done < out_used) {
+        ssize_t n = write(STDOUT_FILENO, out_buf + done, out_used - done);
+        if (n > 0) {
+            done += (size_t)n;
+        } else if (n < 0 && errno != EINTR) {
+            out_errno = errno;
+        }
+    }
+    out_used = 0;
+    return out_errno == 0;
+}
+
+bool out_write(const char *data, size_t n)
+{
+    while (n > 0 && !out_errno) {
+        size_t room = OUT_BUFFER_BYTES - out_used;
+        size_t take = n < room ? n : room;
+        memcpy(out_buf + out_used, data, take);
+        out_used += take;
+        data += take;
+        n -= take;
+        if (out_used == OUT_BUFFER_BYTES) {
+            out_flush();
+        }
+    }
+    return out_errno == 0;
+}
+
+bool out_text(const char *data, size_t n)
+{
+    if (!out_tty) {
+        return out_write(data, n);
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint8_t c = (uint8_t)data[i];
+        if ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7f) {
+            /* The control pictures: U+2400 + c, and U+2421 for DEL. */
+            char pic[3] = {'\xe2', '\x90', (char)(c == 0x7f ? 0xa1 : 0x80 + c)};
+            out_write(pic, 3);
+        } else if (c == 0xc2 && i + 1 < n && (uint8_t)data[i + 1] < 0xa0) {
+            out_write("\xef\xbf\xbd", 3); /* C1 controls, U+0080..U+009F, act as ESC + letter */
+            i++;
+        } else {
+            out_write(data + i, 1);
+        }
+    }
+    return out_errno == 0;
+}
+
+bool out_printf(const char *fmt, ...)
+{
+    char line[4096];
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    if (n < 0) {
+        return false;
+    }
+    return out_write(line, (size_t)n < sizeof line ? (size_t)n : sizeof line - 1);
+}
+
+int out_finish(int code)
+{
+    out_flush();
+    /* Some file systems (NFS, quotas) report a failed write only here. */
+    if (!out_errno && close(STDOUT_FILENO) < 0 && errno != EINTR) {
+        out_errno = errno;
+    }
+    if (out_errno == EPIPE) {
+        msg_error("the reader of stdout went away before the end of the output");
+    } else if (out_errno) {
+        msg_error("cannot write to stdout: %s", strerror(out_errno));
+    }
+    return out_errno && code == TQ_EXIT_OK ? TQ_EXIT_FAILED : code;
+}
+
+bool out_is_tty(void)
+{
+    return out_tty;
+}
+
+bool err_is_tty(void)
+{
+    return err_tty;
+}
+
+const char *out_bold(void)
+{
+    return out_color ? "\033[1m" : "";
+}
+
+const char *out_plain(void)
+{
+    return out_color ? "\033[0m" : "";
+}
+
+void msg_set_command(const char *name)
+{
+    msg_command = name;
+}
+
+/* Messages quote file names, arguments and strings from model files: any bytes. */
+static void msg_line(const char *kind, const char *fmt, va_list ap)
+{
+    char text[3072], line[8192];
+    vsnprintf(text, sizeof text, fmt, ap);
+    size_t n = 0;
+    if (kind) {
+        n = (size_t)snprintf(line, sizeof line, "%s: %s: ", msg_command, kind);
+    }
+    for (const char *s = text; *s && n + 6 < sizeof line; s++) {
+        uint8_t c = (uint8_t)*s;
+        if ((c < 0x20 && c != '\n') || c == 0x7f) {
+            n += (size_t)snprintf(line + n, sizeof line - n, "\\x%02x", c);
+        } else {
+            line[n++] = *s;
+        }
+    }
+    line[n++] = '\n';
+    for (size_t done = 0; done < n;) {
+        ssize_t w = write(STDERR_FILENO, line + done, n - done);
+        if (w > 0) {
+            done += (size_t)w;
+        } else if (errno != EINTR) {
+            break; /* nobody is left to be told */
+        }
+    }
+}
+
+void msg_error(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    msg_line("error", fmt, ap);
+    va_end(ap);
+}
+
+void msg_warn(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    msg_line("warning", fmt, ap);
+    va_end(ap);
+}
+
+void msg_note(const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    msg_line(NULL, fmt, ap);
+    va_end(ap);
+}

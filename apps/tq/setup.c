@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT */
+/* setup.c — from options to an open model.
+ *
+ * Policy: everything that can be refused without the model (scheme, ISA) is refused before the
+ * gigabytes of a model are touched.
+ */
+#include "setup.h"
+
+#include "out.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct isa_name {
+    const char *name;
+    uint32_t bit;
+} isa_table[] = {
+    /* From the plainest to the best: setup_isa_best relies on the order. */
+    {"scalar", TQ_ISA_SCALAR},
+    {"neon", TQ_ISA_NEON},
+    {"avx2", TQ_ISA_AVX2},
+    {"avx512", TQ_ISA_AVX512},
+};
+enum { N_ISAS = sizeof isa_table / sizeof isa_table[0] };
+
+const char *setup_isa_names(char dst[64], uint32_t mask)
+{
+    size_t n = 0;
+    dst[0] = '\0';
+    for (size_t i = 0; i < N_ISAS; i++) {
+        if (isa_table[i].bit & mask) {
+            n += (size_t)snprintf(dst + n, 64 - n, "%s%s", n ? ", " : "", isa_table[i].name);
+        }
+    }
+    return dst;
+}
+
+const char *setup_isa_best(uint32_t mask)
+{
+    const char *best = "scalar";
+    for (size_t i = 0; i < N_ISAS; i++) {
+        if (isa_table[i].bit & mask & tq_isa_detect()) {
+            best = isa_table[i].name;
+        }
+    }
+    return best;
+}
+
+bool setup_isa(const char *name, uint32_t *mask)
+{
+    *mask = TQ_ISA_ALL;
+    if (!name) {
+        return true;
+    }
+    uint32_t have = tq_isa_detect() | TQ_ISA_SCALAR;
+    char names[64];
+    for (size_t i = 0; i < N_ISAS; i++) {
+        if (!strcmp(name, isa_table[i].name)) {
+            *mask = isa_table[i].bit;
+            if (have & *mask) {
+                return true;
+            }
+            msg_error("--isa: %s is not available in this build or on this CPU; available: %s",
+                      name, setup_isa_names(names, have));
+            return false;
+        }
+    }
+    msg_error("--isa: '%s' is not an instruction set; available: %s", name,
+              setup_isa_names(names, have));
+    return false;
+}
+
+bool setup_check_kv(const char *text, tq_scheme *scheme, char *canonical)
+{
+    char why[512];
+    if (tq_scheme_parse(scheme, text, why, sizeof why) != TQ_OK) {
+        msg_error("--kv: %s", why);
+        return false;
+    }
+    if (tq_scheme_format(scheme, canonical, TQ_SCHEME_TEXT_BYTES) != TQ_OK) {
+        msg_error("--kv: '%s' has no canonical spelling", text);
+        return false;
+    }
+    return true;
+}
+
+bool setup_check(const setup *s)
+{
+    tq_scheme scheme;
+    char canonical[TQ_SCHEME_TEXT_BYTES];
+    uint32_t mask;
+    if (!s->model) {
+        msg_error("no model: give one with -m FILE");
+        return false;
+    }
+    return setup_check_kv(s->kv, &scheme, canonical) && setup_isa(s->isa, &mask);
+}
+
+bool setup_open(const setup *s, tqe_model **model, tqe_session **session)
+{
+    tqe_error err = {0};
+    tqe_model_info info;
+    tqe_session_params params = {.n_ctx = s->n_ctx, .n_threads = s->n_threads, .kv = s->kv};
+    *model = NULL;
+    *session = NULL;
+    setup_isa(s->isa, &params.isa_mask);
+    if (err_is_tty()) {
+        fprintf(stderr, "loading the model ...");
+    }
+    tqe_status st = tqe_model_load(model, s->model, NULL, &err);
+    if (st == TQE_OK) {
+        st = tqe_session_create(session, *model, &params, &err);
+    }
+    if (err_is_tty()) {
+        fprintf(stderr, "\r\033[K");
+    }
+    if (st != TQE_OK) {
+        msg_error("%s", err.text);
+        tqe_model_free(*model);
+        *model = NULL;
+        return false;
+    }
+    tqe_model_get_info(*model, &info);
+    if (info.n_ctx_train && s->n_ctx > info.n_ctx_train) {
+        msg_warn("the model was trained for %u tokens; beyond them the text may get worse",
+                 info.n_ctx_train);
+    }
+    return true;
+}
+
+bool setup_sampler(const setup *s, const tqe_model *model, tqe_sampler **sampler)
+{
+    tqe_error err = {0};
+    tqe_sampler_params params = {.temp = s->temp,
+                                 .top_k = (int32_t)s->top_k,
+                                 .top_p = s->top_p,
+                                 .min_p = s->min_p,
+                                 .seed = s->seed};
+    if (tqe_sampler_create(sampler, model, &params, &err) != TQE_OK) {
+        msg_error("%s", err.text);
+        return false;
+    }
+    return true;
+}
