@@ -98,7 +98,10 @@ if [ -d "$prefix" ]; then
     exit 0
 fi
 
-tmp=$(mktemp -d "$cache/building.XXXXXX")
+# What a killed build left behind is ours to remove: we hold the lock of its name.
+tmp=$prefix.building
+rm -rf "$tmp"
+mkdir "$tmp"
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
