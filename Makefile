@@ -51,8 +51,11 @@ asan tsan fuzz:
 	@cmake --build --preset $@ -j $(JOBS)
 	@ctest --preset $@ -j $(JOBS)
 
-# The prefix is given at install time; nothing is compiled again for it.
-install: release
+# The prefix is given at install time. A tree that is built is not configured again: root, in
+# `sudo make install`, has another cache of llama.cpp.
+install:
+	@[ -f build/release/build.ninja ] || $(MAKE) --no-print-directory release
+	@cmake --build --preset release -j $(JOBS)
 	@DESTDIR='$(DESTDIR)' cmake --install build/release --prefix '$(PREFIX)'
 
 bench: release
