@@ -22,9 +22,9 @@
 #define NO_INDEX  UINT32_MAX
 #define ALIGNMENT 64u
 
-#define MAX_LAYERS  1024u
-#define MAX_PAGES   (1u << 24)
-#define MAX_SEQS    65536u
+#define MAX_LAYERS   1024u
+#define MAX_PAGES    (1u << 24)
+#define MAX_SEQS     65536u
 #define MAX_KV_HEADS 1024u
 
 typedef struct layer_state {
@@ -37,10 +37,10 @@ typedef struct layer_state {
 } layer_state;
 
 typedef struct seq_state {
-    uint32_t n_tokens;  /* committed */
-    uint32_t n_pending; /* between begin and commit */
-    uint32_t n_pages;   /* entries of the page table in use */
-    uint32_t next_free; /* of a closed slot: the next one */
+    uint32_t n_tokens;   /* committed */
+    uint32_t n_pending;  /* between begin and commit */
+    uint32_t n_pages;    /* entries of the page table in use */
+    uint32_t next_free;  /* of a closed slot: the next one */
     uint16_t generation; /* upper half of the handle, so that a stale handle is noticed */
     uint8_t is_open;
     uint8_t is_appending;

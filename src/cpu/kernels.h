@@ -120,9 +120,9 @@ typedef void tq_softmax_fn(float *s, const tq_span *span, uint32_t n_rows, float
                            float *max, float *sum, float *alpha);
 
 /* acc[r] = alpha[r] * acc[r] + sum over t < n of w[r][t] * v_t, Lloyd values rotated.
- * acc [n_rows][dim], w [n_rows][64]. */
-typedef void tq_weigh_fn(const tq_codec *v, float *acc, const float *w, const float *alpha,
-                         uint32_t n_rows, tq_const_planes values, uint32_t n);
+ * acc [n_rows][dim], rows acc_stride floats apart; w [n_rows][64]. */
+typedef void tq_weigh_fn(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
+                         const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n);
 
 /* Pack a decoded tile x [n][dim] (rows x_stride floats apart) into strips for gemm.
  * pack_keys: strips of 16 tokens, b [4][dim][16], tokens from n on zero.
