@@ -19,7 +19,7 @@ const tq_kernels tq_kernels_scalar = {
 #include <cpuid.h>
 
 const tq_kernels tq_kernels_avx2 = {
-    .codec = &tq_codec_kernels_scalar, /* until avx2.c is there */
+    .codec = &tq_codec_kernels_avx2,
     .attn = &tq_attn_kernels_avx2,
     .isa = TQ_ISA_AVX2,
 };

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT */
+/* avx2_lloyd.c — Lloyd values: transform, group scales, codes, eight groups at a time.
+ *
+ * The format fixes the order of each group's sum of squares, so a group cannot be summed across
+ * lanes. Instead eight groups (rows of 64, 128 and 256 are taken 4, 2 and 1 at a time) are
+ * transposed: lane i then sums group i in order. Rows whose sums overflow go through the
+ * reference.
+ */
+#include "cpu/avx2.h"
+#include "cpu/avx2_codec.h"
+
+enum { TILE = 256 }; /* elements of eight groups */
+
+TQ_INLINE void rotate_row(float *y, const float *x, uint32_t dim)
+{
+    switch (dim) {
+    case 64:
+        tq_hadamard(y, x, 64, tq_sign_table(64), NULL);
+        break;
+    case 128:
+        tq_hadamard(y, x, 128, tq_sign_table(128), NULL);
+        break;
+    case 256:
+        tq_hadamard(y, x, 256, tq_sign_table(256), NULL);
+        break;
+    default:
+        tq_hadamard(y, x, 512, tq_sign_table(512), NULL);
+        break;
+    }
+}
+
+void tq_avx2_rotate(float *x, uint32_t dim)
+{
+    rotate_row(x, x, dim);
+}
+
+void tq_avx2_unrotate(float *x, uint32_t dim)
+{
+    switch (dim) {
+    case 64:
+        tq_hadamard(x, x, 64, NULL, tq_sign_table(64));
+        break;
+    case 128:
+        tq_hadamard(x, x, 128, NULL, tq_sign_table(128));
+        break;
+    case 256:
+        tq_hadamard(x, x, 256, NULL, tq_sign_table(256));
+        break;
+    default:
+        tq_hadamard(x, x, 512, NULL, tq_sign_table(512));
+        break;
+    }
+}
+
+TQ_INLINE void transpose8(__m256 *v)
+{
+    __m256 t[8], u[8];
+
+    for (int i = 0; i < 4; i++) {
+        t[2 * i] = _mm256_unpacklo_ps(v[2 * i], v[2 * i + 1]);
+        t[2 * i + 1] = _mm256_unpackhi_ps(v[2 * i], v[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; i++) {
+        u[4 * i] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
+        u[4 * i + 1] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0xee);
+        u[4 * i + 2] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+        u[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; i++) {
+        v[i] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x20);
+        v[i + 4] = _mm256_permute2f128_ps(u[i], u[i + 4], 0x31);
+    }
+}
+
+/* Lane i: the sum of squares of y[32 * i .. 32 * i + 31], in order. */
+static __m256 sum_squares8(const float *y)
+{
+    __m256 t = _mm256_setzero_ps();
+
+    for (int k = 0; k < 4; k++) {
+        __m256 v[8];
+        for (int g = 0; g < 8; g++) {
+            v[g] = _mm256_loadu_ps(y + 32 * g + 8 * k);
+            v[g] = _mm256_mul_ps(v[g], v[g]);
+        }
+        transpose8(v);
+        for (int j = 0; j < 8; j++)
+            t = _mm256_add_ps(v[j], t);
+    }
+    return t;
+}
+
+/* How many boundaries lie strictly below each lane of v; a NaN is above none. */
+TQ_INLINE __m256i count_linear(__m256 v, const float *boundary, int n)
+{
+    __m256i idx = _mm256_setzero_si256();
+    for (int i = 0; i < n; i++) {
+        __m256 above = _mm256_cmp_ps(v, _mm256_broadcast_ss(boundary + i), _CMP_GT_OQ);
+        idx = _mm256_sub_epi32(idx, _mm256_castps_si256(above));
+    }
+    return idx;
+}
+
+/* The boundaries that a bisection of n_levels looks at, level by level. */
+TQ_INLINE __m256i count_bisect(__m256 v, const float *boundary, int b)
+{
+    const int n = 1 << b;
+    __m256 above = _mm256_cmp_ps(v, _mm256_broadcast_ss(boundary + n / 2 - 1), _CMP_GT_OQ);
+    __m256i idx = _mm256_and_si256(_mm256_castps_si256(above), _mm256_set1_epi32(n / 2));
+
+    for (int step = n / 4; step; step /= 2) {
+        /* idx + step - 1 is the boundary to compare with */
+        __m256 at = _mm256_i32gather_ps(boundary + step - 1, idx, 4);
+        above = _mm256_cmp_ps(v, at, _CMP_GT_OQ);
+        idx = _mm256_add_epi32(
+            idx, _mm256_and_si256(_mm256_castps_si256(above), _mm256_set1_epi32(step)));
+    }
+    return idx;
+}
+
+TQ_INLINE __m256i lloyd_codes(__m256 v, const float *boundary, int b)
+{
+    return b <= 4 ? count_linear(v, boundary, (1 << b) - 1) : count_bisect(v, boundary, b);
+}
+
+/* Codes and scales of eight groups of y; scale16 may be longer than the groups that are kept. */
+TQ_INLINE void encode_tile(uint8_t codes[8 * 32], uint16_t *scale16, const float *y, __m256 t,
+                           int b, int strict)
+{
+    const float *boundary = tq_lloyd_get((uint32_t)b)->boundary;
+    float d8[8];
+    __m256 r = _mm256_sqrt_ps(_mm256_mul_ps(t, _mm256_set1_ps(0.03125f)));
+
+    _mm256_storeu_ps(d8, _mm256_add_ps(r, _mm256_set1_ps(TQ_EPS)));
+    if (!strict)
+        r = _mm256_min_ps(r, _mm256_set1_ps(65504.0f)); /* saturate; r is not NaN here */
+    _mm_storeu_si128((__m128i *)(void *)scale16, tq_f16_from_f32x8(r));
+    for (int g = 0; g < 8; g++) {
+        __m256 d = _mm256_broadcast_ss(d8 + g);
+        __m256i idx[4];
+        for (int k = 0; k < 4; k++) {
+            __m256 v = _mm256_div_ps(_mm256_loadu_ps(y + 32 * g + 8 * k), d);
+            idx[k] = lloyd_codes(v, boundary, b);
+        }
+        tq_pack_group(codes + g * 4 * b, tq_narrow_group(idx, 0), b);
+    }
+}
+
+TQ_INLINE void encode_lloyd(const tq_codec *c, tq_planes dst, const float *src, size_t src_stride,
+                            size_t n, int b)
+{
+    const int strict = (c->flags & TQ_CODEC_STRICT) != 0;
+    const size_t rows_per_pass = c->dim < TILE ? TILE / c->dim : 1;
+    const uint32_t n_tiles = c->dim > TILE ? c->dim / TILE : 1;
+    const __m256 inf = _mm256_set1_ps(INFINITY);
+    float y[512];
+    uint8_t codes[512];
+    uint16_t scale16[16];
+
+    for (size_t row = 0; row < n; row += rows_per_pass) {
+        size_t rows = n - row < rows_per_pass ? n - row : rows_per_pass;
+        __m256 sum[2];
+        int finite = 0xff;
+
+        for (size_t i = 0; i < rows; i++)
+            rotate_row(y + i * c->dim, src + (row + i) * src_stride, c->dim);
+        if (rows < rows_per_pass)
+            memset(y + rows * c->dim, 0, (rows_per_pass - rows) * c->dim * sizeof(float));
+        for (uint32_t tile = 0; tile < n_tiles; tile++) {
+            sum[tile] = sum_squares8(y + tile * TILE);
+            finite &= _mm256_movemask_ps(_mm256_cmp_ps(sum[tile], inf, _CMP_LT_OQ));
+        }
+        if (finite != 0xff && !strict) {
+            for (size_t i = row; i < row + rows; i++)
+                tq_lloyd_row_encode(dst.codes + i * dst.codes_stride,
+                                    dst.scale + i * dst.scale_stride, src + i * src_stride, c->dim,
+                                    (uint32_t)b, 0);
+            continue;
+        }
+        for (uint32_t tile = 0; tile < n_tiles; tile++)
+            encode_tile(codes + tile * TILE * (uint32_t)b / 8, scale16 + tile * 8, y + tile * TILE,
+                        sum[tile], b, strict);
+        for (size_t i = 0; i < rows; i++) {
+            memcpy(dst.codes + (row + i) * dst.codes_stride, codes + i * c->code_bytes,
+                   c->code_bytes);
+            memcpy(dst.scale + (row + i) * dst.scale_stride, scale16 + i * c->n_groups,
+                   c->scale_bytes);
+        }
+    }
+}
+
+TQ_INLINE void decode_row(const tq_codec *c, float *out, const uint8_t *codes, const uint8_t *scale,
+                          const tq_lloyd_regs *regs, int b)
+{
+    for (uint32_t g = 0; g < c->n_groups; g++) {
+        __m256 s = tq_broadcast_f16(scale + (size_t)g * 2);
+        __m256i idx[4];
+
+        tq_unpack_group(idx, codes, g, b);
+        for (int k = 0; k < 4; k++)
+            _mm256_storeu_ps(out + TQ_GROUP * g + 8 * k,
+                             _mm256_mul_ps(tq_lloyd_lookup(regs, idx[k], b), s));
+    }
+}
+
+TQ_INLINE void decode_lloyd(const tq_codec *c, float *dst, size_t dst_stride, tq_const_planes src,
+                            size_t n, int b, int rotated)
+{
+    const tq_lloyd_regs regs = tq_lloyd_load(b);
+
+    for (size_t row = 0; row < n; row++) {
+        float *out = dst + row * dst_stride;
+        decode_row(c, out, src.codes + row * src.codes_stride, src.scale + row * src.scale_stride,
+                   &regs, b);
+        if (!rotated)
+            tq_avx2_unrotate(out, c->dim);
+    }
+}
+
+#define LLOYD(b)                                                                                   \
+    void tq_avx2_encode_v##b(const tq_codec *c, tq_planes dst, const float *src,                   \
+                             size_t src_stride, size_t n)                                          \
+    {                                                                                              \
+        encode_lloyd(c, dst, src, src_stride, n, b);                                               \
+    }                                                                                              \
+    void tq_avx2_decode_v##b(const tq_codec *c, float *dst, size_t dst_stride,                     \
+                             tq_const_planes src, size_t n)                                        \
+    {                                                                                              \
+        decode_lloyd(c, dst, dst_stride, src, n, b, 0);                                            \
+    }                                                                                              \
+    void tq_avx2_decode_rotated_v##b(const tq_codec *c, float *dst, size_t dst_stride,             \
+                                     tq_const_planes src, size_t n)                                \
+    {                                                                                              \
+        decode_lloyd(c, dst, dst_stride, src, n, b, 1);                                            \
+    }
+
+LLOYD(2)
+LLOYD(3)
+LLOYD(4)
+LLOYD(5)
+LLOYD(8)
