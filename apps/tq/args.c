@@ -269,8 +269,8 @@ static void unknown_option(const arg_command *cmd, const char *arg, size_t len)
         memcpy(word, arg, len);
         word[len] = '\0';
     }
-    const char *near = word[0] == '-' && word[1] ? args_nearest(word + 1 + (word[1] == '-'), names, n)
-                                                  : NULL;
+    const char *near =
+        word[0] == '-' && word[1] ? args_nearest(word + 1 + (word[1] == '-'), names, n) : NULL;
     if (near) {
         msg_error("unknown option '%.*s'; did you mean '--%s'?", (int)len, arg, near);
     } else {
@@ -396,10 +396,12 @@ static void put_wrapped(const char *text, size_t col)
 static void put_option(const arg_option *o)
 {
     char left[64];
-    snprintf(left, sizeof left, "  %c%c%s%s%s%s%s", o->letter ? '-' : ' ',
-             o->letter ? o->letter : ' ', o->letter && o->name ? ", " : o->letter ? "" : "  ",
-             o->name ? "--" : "", o->name ? o->name : "", o->meta ? " " : "",
-             o->meta ? o->meta : "");
+    snprintf(
+        left, sizeof left, "  %c%c%s%s%s%s%s", o->letter ? '-' : ' ', o->letter ? o->letter : ' ',
+        o->letter && o->name ? ", "
+        : o->letter          ? ""
+                             : "  ",
+        o->name ? "--" : "", o->name ? o->name : "", o->meta ? " " : "", o->meta ? o->meta : "");
     size_t len = strlen(left);
     out_write(left, len);
     if (len + 2 > HELP_INDENT) {
@@ -419,13 +421,16 @@ void args_help(const arg_command *cmd)
 {
     out_printf("%s%s%s - %s\n\n%s", out_bold(), cmd->name, out_plain(), cmd->summary,
                cmd->synopsis);
+    size_t n_groups = 0;
     for (size_t i = 0; i < cmd->n_options; i++) {
         if (cmd->options[i].group) {
+            n_groups++;
             put_heading(cmd->options[i].group);
         }
         put_option(&cmd->options[i]);
     }
-    out_printf("  -h, --help            show this page\n");
+    /* --help belongs to no group: where there are several it stands apart. */
+    out_printf("%s  -h, --help            show this page\n", n_groups > 1 ? "\n" : "");
     if (cmd->notes) {
         out_printf("\n%s", cmd->notes);
     }

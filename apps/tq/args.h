@@ -41,11 +41,11 @@ typedef struct arg_option {
     const char *name;  /* "model", or NULL */
     const char *meta;  /* "FILE", or NULL for flags */
     arg_kind kind;
-    void *dst;         /* written only when the option is given */
-    double min, max;   /* ARG_COUNT, ARG_COUNTS, ARG_REAL */
+    void *dst;       /* written only when the option is given */
+    double min, max; /* ARG_COUNT, ARG_COUNTS, ARG_REAL */
     bool zero_ok;
-    const char *help;  /* wrapped to the terminal; no newlines */
-    bool seen;         /* set by the parser */
+    const char *help; /* wrapped to the terminal; no newlines */
+    bool seen;        /* set by the parser */
 } arg_option;
 
 typedef struct arg_command {

@@ -227,20 +227,29 @@ static void put_table(const bench *b, size_t n_prompt)
     const side *ref = reference_side(b);
     char title[64];
     snprintf(title, sizeof title, "prompt %zu, decode %u", n_prompt, b->o->n_gen);
-    out_printf("\n%s%-22s%20s%26s%11s%s\n", out_bold(), title, "prompt tokens/s",
-               "decode tokens/s", "same", out_plain());
-    out_printf("%s%-22s%10s%9s%7s%10s%9s%7s%6s%s\n", out_bold(), "", "median", "best",
-               ref ? "ratio" : "", "median", "best", ref ? "ratio" : "", "tokens", out_plain());
+    out_printf("\n%s%-24s%26s%26s%s\n", out_bold(), title, "---- prompt tokens/s ----",
+               "---- decode tokens/s ----", out_plain());
+    out_printf("%s%-24s", out_bold(), "");
+    for (int i = 0; i < 2; i++) {
+        out_printf("%10s%9s%7s", "median", "best", ref ? "ratio" : "");
+    }
+    out_printf("%s\n", out_plain());
     for (size_t i = 0; i < b->n_sides; i++) {
         const side *s = &b->sides[i];
         bool is_ref = s == ref;
-        out_printf("%-6s%-16s", s->name, s->kv);
+        out_printf("%-6s%-18s", s->name, s->kv);
         put_rate(s->prompt_tps, ref && !is_ref ? ref->prompt_tps : NULL, n);
         put_rate(s->decode_tps, ref && !is_ref ? ref->decode_tps : NULL, n);
-        out_printf("%4.0f %%\n", 100.0 * (double)s->n_agree / b->o->n_gen);
+        out_write("\n", 1);
     }
     if (ref) {
         out_printf("ratio: speed over that of %s %s, median over the rounds\n", ref->name, ref->kv);
+        out_printf("same likeliest token as %s %s:", b->sides[0].name, b->sides[0].kv);
+        for (size_t i = 1; i < b->n_sides; i++) {
+            out_printf("%s %s %s %zu of %u", i > 1 ? "," : "", b->sides[i].name, b->sides[i].kv,
+                       b->sides[i].n_agree, b->o->n_gen);
+        }
+        out_write("\n", 1);
     }
     out_flush();
 }
@@ -429,25 +438,61 @@ int bench_engine(int argc, char **argv)
     bench_options o = {.setup = SETUP_INIT, .n_prompt = 512, .n_gen = 128, .n_rounds = 5};
     arg_option options[] = {
         OPT_MODEL(o.setup),
-        {.group = "Sides", .name = "kv", .meta = "SCHEME", .kind = ARG_STRINGS, .dst = &o.kv,
+        {.group = "Sides",
+         .name = "kv",
+         .meta = "SCHEME",
+         .kind = ARG_STRINGS,
+         .dst = &o.kv,
          .help = "cache scheme of our engine; may be repeated (default " SETUP_DEFAULT_KV ")"},
-        {.name = "peer", .meta = "NAME", .kind = ARG_STRING, .dst = &o.peer,
+        {.name = "peer",
+         .meta = "NAME",
+         .kind = ARG_STRING,
+         .dst = &o.peer,
          .help = "compare with 'llama': stock libllama in this process"},
-        {.name = "peer-kv", .meta = "TYPE", .kind = ARG_STRINGS, .dst = &o.peer_kv,
+        {.name = "peer-kv",
+         .meta = "TYPE",
+         .kind = ARG_STRINGS,
+         .dst = &o.peer_kv,
          .help = "its cache type: f16, q8_0, q4_0, or a pair K/V; may be repeated (default f16)"},
-        {.group = "Work", .letter = 'p', .name = "prompt-tokens", .meta = "N", .kind = ARG_COUNT,
-         .dst = &o.n_prompt, .min = 1, .max = SETUP_MAX_CTX / 2,
+        {.group = "Work",
+         .letter = 'p',
+         .name = "prompt",
+         .meta = "N",
+         .kind = ARG_COUNT,
+         .dst = &o.n_prompt,
+         .min = 1,
+         .max = SETUP_MAX_CTX / 2,
          .help = "prompt length (default 512)"},
-        {.name = "ctx", .meta = "LIST", .kind = ARG_COUNTS, .dst = &o.ctx, .min = 1,
+        {.name = "ctx",
+         .meta = "LIST",
+         .kind = ARG_COUNTS,
+         .dst = &o.ctx,
+         .min = 1,
          .max = SETUP_MAX_CTX / 2,
          .help = "several prompt lengths, such as 512,4096: decode speed at each length"},
-        {.letter = 'n', .name = "predict", .meta = "N", .kind = ARG_COUNT, .dst = &o.n_gen,
-         .min = 1, .max = SETUP_MAX_CTX / 2, .help = "tokens decoded after it (default 128)"},
-        {.letter = 'r', .name = "rounds", .meta = "N", .kind = ARG_COUNT, .dst = &o.n_rounds,
-         .min = 1, .max = MAX_ROUNDS, .help = "timed rounds after one warm-up (default 5)"},
+        {.letter = 'n',
+         .name = "predict",
+         .meta = "N",
+         .kind = ARG_COUNT,
+         .dst = &o.n_gen,
+         .min = 1,
+         .max = SETUP_MAX_CTX / 2,
+         .help = "tokens decoded after it (default 128)"},
+        {.letter = 'r',
+         .name = "rounds",
+         .meta = "N",
+         .kind = ARG_COUNT,
+         .dst = &o.n_rounds,
+         .min = 1,
+         .max = MAX_ROUNDS,
+         .help = "timed rounds after one warm-up (default 5)"},
         OPT_THREADS(o.setup),
         OPT_ISA(o.setup),
-        {.group = "Output", .name = "csv", .meta = "FILE", .kind = ARG_STRING, .dst = &o.csv,
+        {.group = "Output",
+         .name = "csv",
+         .meta = "FILE",
+         .kind = ARG_STRING,
+         .dst = &o.csv,
          .help = "write one row for each side and round"},
     };
     arg_command cmd = {
@@ -456,8 +501,9 @@ int bench_engine(int argc, char **argv)
         .synopsis = "  tq bench engine -m FILE [options]\n",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
-        .notes = "All sides take turns in one process, on the same tokens. 'same tokens' tells how\n"
-                 "often a side's likeliest next token is that of the first side.\n",
+        .notes =
+            "All sides take turns in one process, on the same tokens. 'same tokens' tells how\n"
+            "often a side's likeliest next token is that of the first side.\n",
         .examples = "  tq bench engine -m model.gguf --kv f16 --kv turbo:k8v3 --peer llama -t 1\n"
                     "  tq bench engine -m model.gguf --ctx 512,4096,16384 -n 32 --csv speed.csv\n",
     };

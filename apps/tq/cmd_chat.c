@@ -179,8 +179,7 @@ static int chat_run(const chat_options *o)
     tqe_model *model = NULL;
     tqe_session *session = NULL;
     chat c = {.limit = o->n_predict ? o->n_predict : SIZE_MAX, .last_stop = GEN_STOP_END};
-    if (setup_open(&o->setup, &model, &session) &&
-        setup_sampler(&o->setup, model, &c.sampler) &&
+    if (setup_open(&o->setup, &model, &session) && setup_sampler(&o->setup, model, &c.sampler) &&
         conversation_init(&c.conv, model, session, o->tmpl, o->system)) {
         greet(model, session);
         code = talk(&c);
@@ -197,12 +196,25 @@ int cmd_chat(int argc, char **argv)
     chat_options o = {.setup = SETUP_INIT};
     arg_option options[] = {
         OPT_MODEL(o.setup),
-        {.letter = 's', .name = "system", .meta = "TEXT", .kind = ARG_STRING, .dst = &o.system,
+        {.letter = 's',
+         .name = "system",
+         .meta = "TEXT",
+         .kind = ARG_STRING,
+         .dst = &o.system,
          .help = "system prompt: who the model is, how it shall answer"},
-        {.name = "template", .meta = "NAME", .kind = ARG_STRING, .dst = &o.tmpl,
+        {.name = "template",
+         .meta = "NAME",
+         .kind = ARG_STRING,
+         .dst = &o.tmpl,
          .help = "built-in chat template, such as chatml (default: the model's own)"},
-        {.group = "Output", .letter = 'n', .name = "predict", .meta = "N", .kind = ARG_COUNT,
-         .dst = &o.n_predict, .min = 1, .max = SETUP_MAX_CTX,
+        {.group = "Output",
+         .letter = 'n',
+         .name = "predict",
+         .meta = "N",
+         .kind = ARG_COUNT,
+         .dst = &o.n_predict,
+         .min = 1,
+         .max = SETUP_MAX_CTX,
          .help = "end each answer after N tokens (default: when the model ends it)"},
         OPT_KV(o.setup),
         OPT_CTX(o.setup),

@@ -23,8 +23,8 @@ enum { MAX_MEMORIES = 6 };
 
 /* Shown when --kv is not given: the plain formats, then from the safest to the smallest. */
 static const char *const default_schemes[] = {
-    "f16", "turbo:k8v8", "turbo:k8v5", "turbo:k8v4", "turbo:k8v3",
-    "turbo:k5v4", "turbo:k5v3", "turbo:k4v4", "turbo:k4v3", "turbo:k4v2", "turbo:k2v2",
+    "f16",        "turbo:k8v8", "turbo:k8v5", "turbo:k8v4", "turbo:k8v3", "turbo:k5v4",
+    "turbo:k5v3", "turbo:k4v4", "turbo:k4v3", "turbo:k4v2", "turbo:k2v2",
 };
 
 typedef struct info_options {
@@ -129,7 +129,20 @@ static void put_model(const char *path, const tqe_model_info *m)
     snprintf(line, sizeof line, "%s tokens, output %s", text_count(b, m->n_vocab),
              m->tied_output ? "tied to the embedding" : "of its own");
     put_field("Vocabulary", line);
-    put_field("Template", m->has_chat_template ? "for chat" : "none");
+    put_field("Chat", m->has_chat_template ? "template included" : "no template");
+}
+
+/* Columns: name (as wide as the longest), bits, bytes, share, then one per memory size. */
+static void put_table_head(int name_width, const arg_sizes *memory)
+{
+    char t[32];
+    out_printf("\n%s%-*s%9s%13s%9s%s%s\n", out_bold(), name_width, "KV cache", "bits per",
+               "bytes per", "size", memory->n ? "  longest context in" : "", out_plain());
+    out_printf("%s%-*s%9s%13s%9s", out_bold(), name_width, "", "element", "token", "of f16");
+    for (size_t i = 0; i < memory->n; i++) {
+        out_printf("%13s", text_size(t, memory->at[i]));
+    }
+    out_printf("%s\n", out_plain());
 }
 
 static void put_table(const scheme_row *rows, size_t n_rows, const tqe_model_info *m,
@@ -137,33 +150,30 @@ static void put_table(const scheme_row *rows, size_t n_rows, const tqe_model_inf
 {
     char t[32];
     bool beyond = false, unsupported = false;
-    out_printf("\n%s%-14s%9s%13s%9s", out_bold(), "KV cache", "bits per", "bytes per", "size");
-    out_printf(memory->n ? "  longest context in%s\n" : "%s\n", out_plain());
-    out_printf("%s%-14s%9s%13s%9s", out_bold(), "", "element", "token", "of f16");
-    for (size_t i = 0; i < memory->n; i++) {
-        out_printf("%13s", text_size(t, memory->at[i]));
+    size_t width = 14;
+    for (size_t r = 0; r < n_rows; r++) {
+        size_t len = strlen(rows[r].name);
+        width = len > width ? len : width;
     }
-    out_printf("%s\n", out_plain());
+    put_table_head((int)width, memory);
     for (size_t r = 0; r < n_rows; r++) {
         const scheme_row *row = &rows[r];
-        out_printf("%-14s", row->name);
+        out_printf("%-*s", (int)width, row->name);
         if (!row->supported) {
             out_printf("%9s\n", "-");
             unsupported = true;
             continue;
         }
-        out_printf("%9.2f%13s%7.1f %%", row->bits_per_element,
-                   text_count(t, row->bytes_per_token), 100 * row->of_f16);
+        out_printf("%9.2f%13s%7.1f %%", row->bits_per_element, text_count(t, row->bytes_per_token),
+                   100 * row->of_f16);
         for (size_t i = 0; i < memory->n; i++) {
-            bool over = m->n_ctx_train && row->fits[i] > m->n_ctx_train;
-            beyond |= over;
-            out_printf("%12s%c", text_count(t, row->fits[i]), over ? '*' : ' ');
+            beyond |= m->n_ctx_train && row->fits[i] > m->n_ctx_train;
+            out_printf("%13s", text_count(t, row->fits[i]));
         }
         out_write("\n", 1);
     }
     if (beyond) {
-        out_printf("* fits, but the model was trained for %s tokens\n",
-                   text_count(t, m->n_ctx_train));
+        out_printf("Beyond %s tokens the model was not trained.\n", text_count(t, m->n_ctx_train));
     }
     if (unsupported) {
         out_printf("- this scheme does not support head size %u\n", m->d_k);
@@ -201,9 +211,9 @@ static json_t *row_json(const scheme_row *row, const arg_sizes *memory)
 {
     json_t *fits = json_array();
     for (size_t i = 0; row->supported && i < memory->n; i++) {
-        json_array_append_new(fits, json_pack("{s:I s:I}", "memory_bytes",
-                                              (json_int_t)memory->at[i], "tokens",
-                                              (json_int_t)row->fits[i]));
+        json_array_append_new(fits,
+                              json_pack("{s:I s:I}", "memory_bytes", (json_int_t)memory->at[i],
+                                        "tokens", (json_int_t)row->fits[i]));
     }
     if (!row->supported) {
         json_decref(fits);
@@ -288,16 +298,28 @@ int cmd_info(int argc, char **argv)
 {
     info_options o = {0};
     arg_option options[] = {
-        {.group = "Options", .name = "kv", .meta = "SCHEME", .kind = ARG_STRINGS, .dst = &o.kv,
+        {.group = "Options",
+         .name = "kv",
+         .meta = "SCHEME",
+         .kind = ARG_STRINGS,
+         .dst = &o.kv,
          .help = "show this scheme; may be repeated (default: a selection)"},
-        {.name = "memory", .meta = "SIZE", .kind = ARG_SIZES, .dst = &o.memory,
+        {.name = "memory",
+         .meta = "SIZE",
+         .kind = ARG_SIZES,
+         .dst = &o.memory,
          .help = "memory for the cache, such as 512M or 8G; may be repeated (default: 1G, 8G and "
                  "what is free now)"},
         {.name = "json", .kind = ARG_FLAG, .dst = &o.json, .help = "write one JSON object"},
-        {.name = "cpu", .kind = ARG_FLAG, .dst = &o.cpu,
+        {.name = "cpu",
+         .kind = ARG_FLAG,
+         .dst = &o.cpu,
          .help = "instead of a model: the instruction sets that this machine and build have, and "
                  "which one serves each kernel"},
-        {.name = "isa", .meta = "NAME", .kind = ARG_STRING, .dst = &o.isa,
+        {.name = "isa",
+         .meta = "NAME",
+         .kind = ARG_STRING,
+         .dst = &o.isa,
          .help = "with --cpu: as if only this set was there, scalar or avx2"},
     };
     arg_command cmd = {

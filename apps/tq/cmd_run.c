@@ -108,9 +108,10 @@ static bool write_json(const run_options *o, const tqe_model *m, const tqe_sessi
     json_t *j = json_pack(
         "{s:{s:o s:o s:o s:o} s:o s:s s:I s:I s:f s:f s:o s:o"
         " s:{s:s s:I s:I s:I s:I s:I} s:I s:I s:{s:f s:I s:f s:f s:I}}",
-        "model", "file", json_path(o->setup.model), "name", json_path(mi.name), "arch", json_path(mi.arch),
-        "weights", json_path(mi.weights), "text", json_stringn(text->text ? text->text : "", text->n), "stop",
-        gen_stop_name(stop), "prompt_tokens", (json_int_t)stats->n_prompt, "generated_tokens",
+        "model", "file", json_path(o->setup.model), "name", json_path(mi.name), "arch",
+        json_path(mi.arch), "weights", json_path(mi.weights), "text",
+        json_stringn(text->text ? text->text : "", text->n), "stop", gen_stop_name(stop),
+        "prompt_tokens", (json_int_t)stats->n_prompt, "generated_tokens",
         (json_int_t)stats->n_generated, "prompt_seconds", stats->prompt_s, "decode_seconds",
         stats->decode_s, "prompt_tokens_per_second", rate(stats->n_prompt, stats->prompt_s),
         "decode_tokens_per_second", rate(stats->n_decoded, stats->decode_s), "kv", "scheme", si.kv,
@@ -143,9 +144,9 @@ static int run_session(const run_options *o, const tqe_model *m, tqe_session *s,
         return TQ_EXIT_FAILED;
     }
     if (n_ids > info.n_ctx) {
-        msg_error("the prompt has %zu tokens, but the context holds %u; a larger one is set by "
-                  "-c N",
-                  n_ids, info.n_ctx);
+        msg_error("the prompt has %zu tokens, but the context holds %u: raise it with -c %zu or "
+                  "more",
+                  n_ids, info.n_ctx, n_ids + 1);
         return TQ_EXIT_FAILED;
     }
     gen_stats stats = {0};
@@ -207,17 +208,35 @@ int cmd_run(int argc, char **argv)
     run_options o = {.setup = SETUP_INIT, .n_predict = 256};
     arg_option options[] = {
         OPT_MODEL(o.setup),
-        {.letter = 'p', .name = "prompt", .meta = "TEXT", .kind = ARG_TEXT, .dst = &o.prompt,
+        {.letter = 'p',
+         .name = "prompt",
+         .meta = "TEXT",
+         .kind = ARG_TEXT,
+         .dst = &o.prompt,
          .help = "text to continue"},
-        {.letter = 'f', .name = "file", .meta = "FILE", .kind = ARG_STRING, .dst = &o.file,
+        {.letter = 'f',
+         .name = "file",
+         .meta = "FILE",
+         .kind = ARG_STRING,
+         .dst = &o.file,
          .help = "read the text from a file, '-' for stdin; one newline at its end is dropped"},
-        {.name = "special", .kind = ARG_FLAG, .dst = &o.special,
+        {.name = "special",
+         .kind = ARG_FLAG,
+         .dst = &o.special,
          .help = "read control tokens such as <|im_start|> in the text as what they name"},
-        {.group = "Output", .letter = 'n', .name = "predict", .meta = "N", .kind = ARG_COUNT,
-         .dst = &o.n_predict, .min = 0, .max = SETUP_MAX_CTX,
+        {.group = "Output",
+         .letter = 'n',
+         .name = "predict",
+         .meta = "N",
+         .kind = ARG_COUNT,
+         .dst = &o.n_predict,
+         .min = 0,
+         .max = SETUP_MAX_CTX,
          .help = "stop after N tokens, if the text or the context does not end before; 0 only "
                  "evaluates the prompt (default 256)"},
-        {.name = "json", .kind = ARG_FLAG, .dst = &o.json,
+        {.name = "json",
+         .kind = ARG_FLAG,
+         .dst = &o.json,
          .help = "write one JSON object with text, speeds and sizes"},
         OPT_KV(o.setup),
         OPT_CTX(o.setup),

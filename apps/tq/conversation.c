@@ -213,8 +213,8 @@ gen_stop conversation_answer(conversation *c, tqe_sampler *sampler, size_t limit
                              void *ctx, gen_stats *stats)
 {
     keeper k = {.c = c, .sink = sink, .ctx = ctx, .start = c->text_bytes};
-    gen_stop stop = gen_answer(c->session, c->model, sampler, limit, keep_text, &k, &c->tokens,
-                               stats);
+    gen_stop stop =
+        gen_answer(c->session, c->model, sampler, limit, keep_text, &k, &c->tokens, stats);
     if (!add_message(c, "assistant", c->text + k.start, c->text_bytes - k.start)) {
         return GEN_STOP_ERROR;
     }

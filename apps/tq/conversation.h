@@ -8,7 +8,7 @@
 typedef struct conversation {
     const tqe_model *model;
     tqe_session *session;
-    const char *tmpl; /* built-in template, NULL: the model's */
+    const char *tmpl;       /* built-in template, NULL: the model's */
     tqe_chat_message *msgs; /* owned, with their contents */
     size_t n_msgs, cap_msgs;
     gen_tokens tokens; /* of the whole conversation; the session holds a prefix of them */

@@ -237,8 +237,7 @@ static void report_row(const char *what, size_t n, size_t n_timed, double second
 {
     char rate[48] = "";
     if (n_timed && seconds > 0) {
-        snprintf(rate, sizeof rate, "%8.2f s %10.1f tokens/s", seconds,
-                 (double)n_timed / seconds);
+        snprintf(rate, sizeof rate, "%8.2f s %10.1f tokens/s", seconds, (double)n_timed / seconds);
     }
     msg_note("%-9s%7zu tokens %*s%s%s", what, n, *tail ? 31 : 0, rate, *tail ? "   " : "", tail);
 }

@@ -53,6 +53,7 @@ static int dispatch(int argc, char **argv)
     if (wants_help || !strcmp(word, "--version")) {
         if (argc > 2) {
             msg_error("unexpected argument '%s' after %s", argv[2], word);
+            msg_note("Try 'tq --help'.");
             return TQ_EXIT_USAGE;
         }
         if (wants_help) {
@@ -62,14 +63,14 @@ static int dispatch(int argc, char **argv)
         }
         return TQ_EXIT_OK;
     }
-    const char *names[N_COMMANDS];
+    const char *names[N_COMMANDS + 2] = {[N_COMMANDS] = "--help", "--version"};
     for (size_t i = 0; i < N_COMMANDS; i++) {
         names[i] = commands[i].name;
         if (!strcmp(word, names[i])) {
             return commands[i].run(argc - 1, argv + 1);
         }
     }
-    const char *near = args_nearest(word, names, N_COMMANDS);
+    const char *near = args_nearest(word, names, N_COMMANDS + 2);
     const char *kind = word[0] == '-' ? "option" : "command";
     if (near) {
         msg_error("unknown %s '%s'; did you mean '%s'?", kind, word, near);

@@ -9,8 +9,8 @@
 /* Exit codes of the program. */
 enum {
     TQ_EXIT_OK = 0,
-    TQ_EXIT_FAILED = 1,      /* the work failed: file, model, memory, output */
-    TQ_EXIT_USAGE = 2,       /* the command line is wrong; nothing was done */
+    TQ_EXIT_FAILED = 1,       /* the work failed: file, model, memory, output */
+    TQ_EXIT_USAGE = 2,        /* the command line is wrong; nothing was done */
     TQ_EXIT_INTERRUPTED = 130 /* SIGINT */
 };
 

@@ -74,7 +74,10 @@ bool setup_check_kv(const char *text, tq_scheme *scheme, char *canonical)
 {
     char why[512];
     if (tq_scheme_parse(scheme, text, why, sizeof why) != TQ_OK) {
-        msg_error("--kv: %s", why);
+        /* The library's line begins with the subject, which the flag names already. */
+        static const char subject[] = "scheme: ";
+        size_t skip = strncmp(why, subject, sizeof subject - 1) ? 0 : sizeof subject - 1;
+        msg_error("--kv: %s", why + skip);
         return false;
     }
     if (tq_scheme_format(scheme, canonical, TQ_SCHEME_TEXT_BYTES) != TQ_OK) {

@@ -6,9 +6,9 @@
 #include "args.h"
 #include "engine.h"
 
-#define SETUP_DEFAULT_KV "turbo:k8v3"
-#define SETUP_MAX_CTX    16777216.0 /* engine.h: 2^24 */
-#define SETUP_MAX_THREADS 512.0
+#define SETUP_DEFAULT_KV       "turbo:k8v3"
+#define SETUP_MAX_CTX          16777216.0 /* engine.h: 2^24 */
+#define SETUP_MAX_THREADS      512.0
 #define SETUP_MAX_PROMPT_BYTES ((size_t)256 << 20) /* 16 bytes for each of 2^24 tokens */
 
 typedef struct setup {
@@ -66,17 +66,18 @@ typedef struct setup {
 #define OPT_TOP_K(s)                                                                               \
     {                                                                                              \
         .name = "top-k", .meta = "N", .kind = ARG_COUNT, .dst = &(s).top_k, .min = 0,              \
-        .max = 1000000, .help = "choose among the N likeliest tokens; 0: all (default 40)"         \
+        .max = 1000000, .help = "keep the N likeliest tokens; 0: all (default 40)"                 \
     }
 #define OPT_TOP_P(s)                                                                               \
     {                                                                                              \
-        .name = "top-p", .meta = "F", .kind = ARG_REAL, .dst = &(s).top_p, .min = 0.0001, .max = 1, \
-        .help = "... among the likeliest that reach probability F together; 1: off (default 0.95)" \
+        .name = "top-p", .meta = "F", .kind = ARG_REAL, .dst = &(s).top_p, .min = 0.0001,          \
+        .max = 1,                                                                                  \
+        .help = "keep the likeliest that reach probability F together; 1: all (default 0.95)"      \
     }
 #define OPT_MIN_P(s)                                                                               \
     {                                                                                              \
         .name = "min-p", .meta = "F", .kind = ARG_REAL, .dst = &(s).min_p, .min = 0, .max = 1,     \
-        .help = "... at least F times as likely as the best; 0: off (default 0.05)"                \
+        .help = "keep those at least F times as likely as the best; 0: all (default 0.05)"         \
     }
 #define OPT_SEED(s)                                                                                \
     {                                                                                              \

@@ -163,7 +163,9 @@ const char *text_count(char dst[32], uint64_t n)
 
 const char *text_time(char dst[32], double seconds)
 {
-    unsigned long s = seconds < 0 ? 0 : seconds > 3.6e8 ? 360000000UL : (unsigned long)(seconds + 0.5);
+    unsigned long s = seconds < 0       ? 0
+                      : seconds > 3.6e8 ? 360000000UL
+                                        : (unsigned long)(seconds + 0.5);
     if (s >= 3600) {
         snprintf(dst, 32, "%lu:%02lu:%02lu", s / 3600, s / 60 % 60, s % 60);
     } else {
