@@ -29,9 +29,9 @@ typedef enum tqe_status {
     TQE_ERR_UNSUPPORTED = -4, /* an architecture, head_dim ... that we do not run */
     TQE_ERR_SCHEME = -5,      /* KV scheme string */
     TQE_ERR_NOMEM = -6,
-    TQE_ERR_FULL = -7,        /* the context is full */
-    TQE_ERR_CANCELLED = -8,   /* the progress callback said stop */
-    TQE_ERR_NUMERIC = -9      /* NaN or Inf in keys, values or logits: damaged weights */
+    TQE_ERR_FULL = -7,      /* the context is full */
+    TQE_ERR_CANCELLED = -8, /* the progress callback said stop */
+    TQE_ERR_NUMERIC = -9    /* NaN or Inf in keys, values or logits: damaged weights */
 } tqe_status;
 
 typedef struct tqe_error {
@@ -48,9 +48,9 @@ typedef struct tqe_model_params {
 } tqe_model_params;
 
 typedef struct tqe_model_info {
-    char arch[32];       /* "qwen3" */
-    char name[128];      /* general.name, or "" */
-    char weights[32];    /* "Q8_0": type of most weight bytes */
+    char arch[32];    /* "qwen3" */
+    char name[128];   /* general.name, or "" */
+    char weights[32]; /* "Q8_0": type of most weight bytes */
     uint64_t n_params;
     uint64_t file_bytes;
     uint32_t n_vocab;
@@ -58,14 +58,14 @@ typedef struct tqe_model_info {
     uint32_t n_layers;
     uint32_t n_embd;
     uint32_t n_ff;
-    uint32_t n_heads;    /* query heads */
+    uint32_t n_heads; /* query heads */
     uint32_t n_kv_heads;
-    uint32_t d_k, d_v;   /* head dimensions */
+    uint32_t d_k, d_v; /* head dimensions */
     float rope_base;
-    char rope[64];       /* "neox", "interleaved", with scaling: "neox, llama3 x8" */
+    char rope[64]; /* "neox", "interleaved", with scaling: "neox, llama3 x8" */
     bool tied_output;
     bool has_chat_template;
-    uint32_t window;     /* sliding window of all layers, 0 = none */
+    uint32_t window; /* sliding window of all layers, 0 = none */
 } tqe_model_info;
 
 /* Load a model. params NULL: defaults. */
@@ -151,10 +151,10 @@ typedef struct tqe_session_info {
     char kv[TQ_SCHEME_TEXT_BYTES]; /* canonical scheme */
     uint32_t n_ctx, n_threads, n_batch;
     uint32_t n_tokens;
-    size_t kv_bytes_per_token;     /* over all layers */
-    size_t kv_bytes_used;          /* n_tokens * kv_bytes_per_token */
-    size_t f16_bytes_per_token;    /* what an f16 cache would take */
-    size_t kv_bytes_capacity;      /* memory reserved (touched only as it fills) */
+    size_t kv_bytes_per_token;  /* over all layers */
+    size_t kv_bytes_used;       /* n_tokens * kv_bytes_per_token */
+    size_t f16_bytes_per_token; /* what an f16 cache would take */
+    size_t kv_bytes_capacity;   /* memory reserved (touched only as it fills) */
 } tqe_session_info;
 void tqe_session_get_info(const tqe_session *s, tqe_session_info *info);
 
@@ -163,10 +163,10 @@ void tqe_session_get_info(const tqe_session *s, tqe_session_info *info);
 typedef struct tqe_sampler tqe_sampler;
 
 typedef struct tqe_sampler_params {
-    float temp;     /* 0: greedy */
-    int32_t top_k;  /* 0: off */
-    float top_p;    /* 1: off */
-    float min_p;    /* 0: off */
+    float temp;    /* 0: greedy */
+    int32_t top_k; /* 0: off */
+    float top_p;   /* 1: off */
+    float min_p;   /* 0: off */
     uint32_t seed;
 } tqe_sampler_params;
 

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: MIT */
+/* attn_op.c — the one file that joins ggml tensors to tq_*.
+ *
+ * A layer's attention is three custom nodes: APPEND encodes the new keys and values into the
+ * cache, PARTS runs the independent parts of attention over the packed bytes, MERGE combines them
+ * into the output. ggml puts a barrier between nodes; inside a node thread i takes parts i, i+n,
+ * ..., so there is nothing to wait for and nothing to allocate. The parts are fixed by shape and
+ * merged in a fixed order, so the output does not depend on the number of threads.
+ *
+ * Nodes cannot fail in ggml. The first error is kept in an atomic, the remaining nodes of the
+ * step do nothing, and tqe_attn_end aborts the append: the session is as before.
+ */
+#include "engine_priv.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct tqe_attn {
+    tqe_attn_geometry geo;
+    tq_cache *cache;
+    uint32_t seq;
+    tqe_attn_layer *layers; /* [n_layers] */
+    uint8_t *partials;      /* shared by the layers, which run one after another */
+    uint8_t *work;          /* [n_threads][work_stride] */
+    size_t work_stride;
+    atomic_int status; /* tq_status of the running step */
+    uint32_t n_tokens;
+};
+
+/* ---- Nodes ------------------------------------------------------------------------------------
+ */
+
+static bool failed(const tqe_attn *a)
+{
+    return atomic_load_explicit(&a->status, memory_order_relaxed) != TQ_OK;
+}
+
+static void note(tqe_attn *a, tq_status st)
+{
+    if (st != TQ_OK) {
+        int expected = TQ_OK;
+        (void)atomic_compare_exchange_strong(&a->status, &expected, (int)st);
+    }
+}
+
+/* dst: a placeholder that orders the nodes. src: k, v [n][n_kv_heads][d]. */
+static void run_append(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    const tqe_attn_layer *l = userdata;
+    const struct ggml_tensor *k = dst->src[0];
+    const struct ggml_tensor *v = dst->src[1];
+    tqe_attn *a = l->owner;
+    if (failed(a)) {
+        return;
+    }
+    note(a, tq_cache_append_rows(a->cache, a->seq, l->layer, k->data, k->nb[2] / sizeof(float),
+                                 v->data, v->nb[2] / sizeof(float), (uint32_t)ith, (uint32_t)nth));
+}
+
+/* dst: a placeholder. src: q [q_len][n_heads][d], the append node. */
+static void run_parts(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    const tqe_attn_layer *l = userdata;
+    const struct ggml_tensor *q = dst->src[0];
+    tqe_attn *a = l->owner;
+    uint8_t *work = a->work + (size_t)ith * a->work_stride;
+    for (uint32_t p = (uint32_t)ith; p < l->plan.n_parts && !failed(a); p += (uint32_t)nth) {
+        note(a, tq_attn_part(&l->plan, &l->view, q->data, q->nb[2] / sizeof(float), a->partials,
+                             work, p));
+    }
+}
+
+/* dst [q_len][n_heads * d]. src: the parts node. */
+static void run_merge(struct ggml_tensor *dst, int ith, int nth, void *userdata)
+{
+    const tqe_attn_layer *l = userdata;
+    tqe_attn *a = l->owner;
+    uint8_t *work = a->work + (size_t)ith * a->work_stride;
+    const uint64_t n_rows = l->plan.n_rows;
+    const uint32_t first = (uint32_t)(n_rows * (uint64_t)ith / (uint64_t)nth);
+    const uint32_t end = (uint32_t)(n_rows * ((uint64_t)ith + 1) / (uint64_t)nth);
+    if (failed(a)) { /* later nodes compute with dst: give them numbers */
+        const size_t d = a->geo.d_head;
+        memset((float *)dst->data + first * d, 0, (end - first) * d * sizeof(float));
+    } else if (end > first) {
+        note(a, tq_attn_merge(&l->plan, &l->view, dst->data, dst->nb[1] / sizeof(float),
+                              a->partials, work, first, end - first));
+    }
+}
+
+struct ggml_tensor *tqe_attn_append_node(tqe_attn *a, struct ggml_context *ctx, uint32_t layer,
+                                         struct ggml_tensor *k, struct ggml_tensor *v)
+{
+    struct ggml_tensor *args[2] = {k, v};
+    return ggml_custom_4d(ctx, GGML_TYPE_I32, 1, 1, 1, 1, args, 2, run_append, GGML_N_TASKS_MAX,
+                          &a->layers[layer]);
+}
+
+struct ggml_tensor *tqe_attn_output_node(tqe_attn *a, struct ggml_context *ctx, uint32_t layer,
+                                         struct ggml_tensor *append, struct ggml_tensor *q)
+{
+    struct ggml_tensor *args[2] = {q, append};
+    struct ggml_tensor *parts = ggml_custom_4d(ctx, GGML_TYPE_I32, 1, 1, 1, 1, args, 2, run_parts,
+                                               GGML_N_TASKS_MAX, &a->layers[layer]);
+    return ggml_custom_4d(ctx, GGML_TYPE_F32, q->ne[0] * q->ne[1], q->ne[2], 1, 1, &parts, 1,
+                          run_merge, GGML_N_TASKS_MAX, &a->layers[layer]);
+}
+
+/* ---- Life ---------------------------------------------------------------------------------------
+ */
+
+static tqe_status from_tq(tq_status st, tqe_error *err)
+{
+    switch (st) {
+    case TQ_OK:
+        return TQE_OK;
+    case TQ_ERR_NONFINITE:
+        return tqe_fail(err, TQE_ERR_NUMERIC,
+                        "NaN or Inf in keys or values: the weights are damaged");
+    case TQ_ERR_FULL:
+        return tqe_fail(err, TQE_ERR_FULL, "the context is full");
+    case TQ_ERR_NOMEM:
+    case TQ_ERR_OVERFLOW:
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory for the KV cache");
+    default:
+        return tqe_fail(err, TQE_ERR_ARG, "KV cache: %s", tq_status_name(st));
+    }
+}
+
+static size_t round64(size_t n)
+{
+    return (n + 63) & ~(size_t)63;
+}
+
+static tqe_status allocate(tqe_attn *a, tqe_error *err)
+{
+    const tqe_attn_geometry *geo = &a->geo;
+    const tq_layer layer = {geo->n_kv_heads, geo->d_head, geo->d_head, geo->scheme};
+    size_t partials_bytes = 0;
+    size_t work_bytes = 0;
+    tq_status st = tq_attn_bounds(&layer, geo->n_heads, geo->n_batch, geo->n_ctx, &partials_bytes,
+                                  &work_bytes);
+    if (st != TQ_OK) {
+        return from_tq(st, err);
+    }
+    tq_layer *layers = calloc(geo->n_layers, sizeof(*layers));
+    a->layers = calloc(geo->n_layers, sizeof(*a->layers));
+    a->work_stride = round64(work_bytes > 0 ? work_bytes : 1);
+    a->partials = aligned_alloc(64, round64(partials_bytes > 0 ? partials_bytes : 1));
+    a->work = aligned_alloc(64, a->work_stride * geo->n_threads);
+    if (layers == NULL || a->layers == NULL || a->partials == NULL || a->work == NULL) {
+        free(layers);
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory for attention scratch");
+    }
+    for (uint32_t i = 0; i < geo->n_layers; i++) {
+        layers[i] = layer;
+        a->layers[i].owner = a;
+        a->layers[i].layer = i;
+    }
+    const tq_cache_config cfg = {
+        .layers = layers,
+        .n_layers = geo->n_layers,
+        .n_pages = (geo->n_ctx + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS,
+        .max_seqs = 1,
+        .isa_mask = geo->isa_mask,
+    };
+    st = tq_cache_create(&a->cache, &cfg, NULL);
+    free(layers);
+    if (st == TQ_OK) {
+        st = tq_cache_seq_open(a->cache, &a->seq);
+    }
+    return from_tq(st, err);
+}
+
+tqe_status tqe_attn_create(tqe_attn **out, const tqe_attn_geometry *geo, tqe_error *err)
+{
+    *out = NULL;
+    tqe_attn *a = calloc(1, sizeof(*a));
+    if (a == NULL) {
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
+    }
+    a->geo = *geo;
+    atomic_init(&a->status, TQ_OK);
+    const tqe_status st = allocate(a, err);
+    if (st != TQE_OK) {
+        tqe_attn_destroy(a);
+        return st;
+    }
+    *out = a;
+    return TQE_OK;
+}
+
+void tqe_attn_destroy(tqe_attn *a)
+{
+    if (a == NULL) {
+        return;
+    }
+    tq_cache_destroy(a->cache);
+    free(a->layers);
+    free(a->partials);
+    free(a->work);
+    free(a);
+}
+
+/* ---- Steps -------------------------------------------------------------------------------------
+ */
+
+tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_error *err)
+{
+    const tqe_attn_geometry *geo = &a->geo;
+    tq_status st = tq_cache_append_begin(a->cache, a->seq, n);
+    if (st != TQ_OK) {
+        return from_tq(st, err);
+    }
+    for (uint32_t i = 0; st == TQ_OK && i < geo->n_layers; i++) {
+        const uint32_t q_len = i + 1 == geo->n_layers ? q_len_last : n;
+        const tq_attn_config cfg = {
+            .n_q_heads = geo->n_heads,
+            .q_len = q_len > 0 ? q_len : 1, /* 0: this layer has no attention nodes */
+            .window = geo->window,
+            .scale = geo->scale,
+        };
+        st = tq_cache_view(a->cache, a->seq, i, &a->layers[i].view);
+        if (st == TQ_OK) {
+            st = tq_attn_plan_init(&a->layers[i].plan, &cfg, &a->layers[i].view);
+        }
+    }
+    if (st != TQ_OK) {
+        (void)tq_cache_append_abort(a->cache, a->seq);
+        return from_tq(st, err);
+    }
+    atomic_store(&a->status, TQ_OK);
+    a->n_tokens += n;
+    return TQE_OK;
+}
+
+static void sync_len(tqe_attn *a)
+{
+    uint32_t n = 0;
+    (void)tq_cache_len(a->cache, a->seq, &n); /* the sequence is open for the session's life */
+    a->n_tokens = n;
+}
+
+tqe_status tqe_attn_end(tqe_attn *a, bool keep, tqe_error *err)
+{
+    tq_status st = (tq_status)atomic_load(&a->status);
+    if (st != TQ_OK || !keep) {
+        (void)tq_cache_append_abort(a->cache, a->seq);
+    } else {
+        st = tq_cache_append_commit(a->cache, a->seq);
+    }
+    sync_len(a);
+    return from_tq(st, err);
+}
+
+tqe_status tqe_attn_truncate(tqe_attn *a, uint32_t n, tqe_error *err)
+{
+    const tq_status st = tq_cache_truncate(a->cache, a->seq, n);
+    sync_len(a);
+    return from_tq(st, err);
+}
+
+uint32_t tqe_attn_len(const tqe_attn *a)
+{
+    return a->n_tokens;
+}
+
+void tqe_attn_stats(const tqe_attn *a, size_t *bytes_per_token, size_t *capacity_bytes)
+{
+    tq_cache_stats s = {0};
+    (void)tq_cache_get_stats(a->cache, &s);
+    *bytes_per_token = s.bytes_per_token;
+    *capacity_bytes = (size_t)s.n_pages * s.page_bytes;
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: MIT */
+/* engine_priv.h — what the files of engine/ share and no one else sees.
+ *
+ * Three kinds of data, as in any engine: CONFIG (numbers of the model, plain data), WEIGHTS
+ * (immutable tensors over the mapped file), STATE (one session's timeline). Ownership: a model
+ * owns its mapping, tensors and vocabulary; a session owns its cache, graphs and threads and only
+ * borrows the model.
+ */
+#ifndef TQE_ENGINE_PRIV_H
+#define TQE_ENGINE_PRIV_H
+
+#include "engine.h"
+#include "gguf_reader.h"
+
+#include "ggml.h"
+#include "ggml-backend.h"
+#include "llama.h"
+
+/* ---- report.c: errors and library logs -------------------------------------------------- */
+
+#if defined(__GNUC__)
+#define TQE_PRINTF(a, b) __attribute__((format(printf, a, b)))
+#else
+#define TQE_PRINTF(a, b)
+#endif
+
+/* Fill err (NULL allowed) and return code. */
+tqe_status tqe_fail(tqe_error *err, tqe_status code, const char *fmt, ...) TQE_PRINTF(3, 4);
+
+/* Route the logs of ggml and libllama to us, for the whole process and for good: libraries must
+ * not print. The first error line of the calling thread is kept. */
+void tqe_log_capture(void);
+void tqe_log_reset(void);
+/* The first error line since the reset, or "". Valid until the next reset on this thread. */
+const char *tqe_log_error(void);
+
+/* Up to 48 bytes of untrusted text made printable: other bytes become '?'. */
+typedef struct tqe_quoted {
+    char text[56];
+} tqe_quoted;
+tqe_quoted tqe_quote(const char *s, size_t n);
+
+/* Offset of the first byte that is not valid UTF-8, or n. */
+size_t tqe_utf8_check(const char *s, size_t n);
+/* Bytes of the valid UTF-8 character at the start of s [n]; 0: invalid; -1: could still become
+ * valid with more bytes. */
+int tqe_utf8_char(const uint8_t *s, size_t n);
+
+/* ---- config.c: the numbers of a model --------------------------------------------------- */
+
+typedef enum tqe_rope_kind { TQE_ROPE_INTERLEAVED, TQE_ROPE_NEOX } tqe_rope_kind;
+
+/* What distinguishes the architectures of the dense family. */
+typedef struct tqe_arch {
+    const char *name;
+    tqe_rope_kind rope;
+    bool qk_norm;     /* RMSNorm over each head of Q and K: required */
+    bool rope_freqs;  /* rope_freqs.weight may be there */
+    bool output_bias; /* output.bias may be there */
+    bool extra_bias;  /* biases of attn_output and of the FFN may be there */
+} tqe_arch;
+
+const tqe_arch *tqe_arch_find(const char *name, size_t n);
+
+typedef struct tqe_config {
+    const tqe_arch *arch;
+    uint32_t n_vocab;
+    uint32_t n_ctx_train;
+    uint32_t n_layers;
+    uint32_t n_embd;
+    uint32_t n_ff;
+    uint32_t n_heads;
+    uint32_t n_kv_heads;
+    uint32_t d_head; /* of keys and of values */
+    uint32_t window; /* 0: none */
+    float norm_eps;
+    float attn_scale;
+    /* arguments of ggml_rope_ext, as libllama derives them */
+    int32_t rope_n_ctx_orig;
+    float rope_base;
+    float rope_freq_scale;
+    float rope_ext_factor;
+    float rope_attn_factor;
+    float rope_beta_fast;
+    float rope_beta_slow;
+    char rope_text[64];
+} tqe_config;
+
+/* Read and check every number; the vocabulary size comes from the token list. */
+tqe_status tqe_config_read(tqe_config *c, const tqe_gguf *g, tqe_error *err);
+
+/* ---- weights.c: names, shapes and tensors ------------------------------------------------ */
+
+typedef struct tqe_layer_weights {
+    struct ggml_tensor *attn_norm;
+    struct ggml_tensor *wqkv, *bqkv; /* fused, or the six below */
+    struct ggml_tensor *wq, *wk, *wv;
+    struct ggml_tensor *bq, *bk, *bv;
+    struct ggml_tensor *q_norm, *k_norm;
+    struct ggml_tensor *wo, *bo;
+    struct ggml_tensor *ffn_norm;
+    struct ggml_tensor *ffn_gate, *ffn_up, *ffn_down;
+    struct ggml_tensor *ffn_gate_b, *ffn_up_b, *ffn_down_b;
+} tqe_layer_weights;
+
+#define TQE_MAX_EXTRA_BUFTS 8
+
+typedef struct tqe_weights {
+    struct ggml_tensor *tok_embd;
+    struct ggml_tensor *output_norm;
+    struct ggml_tensor *output; /* of its own, or tok_embd, or a repacked copy of it */
+    struct ggml_tensor *output_b;
+    struct ggml_tensor *rope_freqs;
+    tqe_layer_weights *layers; /* [n_layers] */
+    bool tied;
+    /* owners */
+    struct ggml_context *ctx_mapped; /* tensors that are views of the mapping */
+    ggml_backend_buffer_t buf_mapped;
+    struct ggml_context *ctx_extra[TQE_MAX_EXTRA_BUFTS]; /* repacked copies, one per type */
+    ggml_backend_buffer_t buf_extra[TQE_MAX_EXTRA_BUFTS];
+    float *widened; /* norms and biases stored as F16 or BF16, as F32 */
+    ggml_backend_buffer_t buf_widened;
+} tqe_weights;
+
+/* Header only: every tensor the architecture wants is there with the right shape and a type that
+ * we run, and there is no other. */
+tqe_status tqe_weights_check(const tqe_gguf *g, const tqe_config *c, bool *tied, tqe_error *err);
+/* As check, and makes the tensors. g must outlive w. */
+tqe_status tqe_weights_load(tqe_weights *w, const tqe_gguf *g, const tqe_config *c, bool no_repack,
+                            tqe_error *err);
+void tqe_weights_free(tqe_weights *w);
+
+/* ---- vocab.c: tokenizer keys, checked before libllama sees them ---------------------------- */
+
+/* Only checks. */
+tqe_status tqe_vocab_check(const tqe_gguf *g, tqe_error *err);
+/* Checks, then a vocabulary-only llama_model made from the checked keys alone. arch: the name. */
+tqe_status tqe_vocab_load(struct llama_model **out, const tqe_gguf *g, const char *arch,
+                          tqe_error *err);
+
+/* ---- model.c ------------------------------------------------------------------------------ */
+
+struct tqe_model {
+    tqe_gguf gguf;
+    tqe_config config;
+    tqe_weights weights;
+    tqe_model_info info;
+    struct llama_model *vocab_model;
+    const struct llama_vocab *vocab;
+    char *chat_template;  /* or NULL */
+    int32_t *control_ids; /* tokens that parse_special would make of text */
+    size_t n_control_ids;
+};
+
+/* The CPU device of ggml, loading its backends if need be; NULL: this ggml has none. */
+ggml_backend_dev_t tqe_cpu_device(void);
+
+/* ---- threads.c ------------------------------------------------------------------------------ */
+
+uint32_t tqe_physical_cores(void);
+#define TQE_MAX_THREADS 256u
+
+/* ---- attn_op.c: the only file that joins ggml tensors to tq_* -------------------------------- */
+
+/* One attention layer of a session; the userdata of its three nodes. */
+typedef struct tqe_attn_layer {
+    struct tqe_attn *owner;
+    uint32_t layer;
+    tq_view view; /* of the step that is running */
+    tq_attn_plan plan;
+} tqe_attn_layer;
+
+typedef struct tqe_attn tqe_attn;
+
+typedef struct tqe_attn_geometry {
+    tq_scheme scheme;
+    uint32_t n_layers, n_heads, n_kv_heads, d_head, window;
+    uint32_t n_ctx, n_batch, n_threads, isa_mask;
+    float scale;
+} tqe_attn_geometry;
+
+tqe_status tqe_attn_create(tqe_attn **out, const tqe_attn_geometry *geo, tqe_error *err);
+void tqe_attn_destroy(tqe_attn *a);
+
+/* Nodes. k, v [n][n_kv_heads][d]: the append of one layer. q [q_len][n_heads][d], after append:
+ * the attention output [q_len][n_heads * d]. */
+struct ggml_tensor *tqe_attn_append_node(tqe_attn *a, struct ggml_context *ctx, uint32_t layer,
+                                         struct ggml_tensor *k, struct ggml_tensor *v);
+struct ggml_tensor *tqe_attn_output_node(tqe_attn *a, struct ggml_context *ctx, uint32_t layer,
+                                         struct ggml_tensor *append, struct ggml_tensor *q);
+
+/* One step: begin (room for n tokens, views, plans; the last layer may ask for fewer queries),
+ * run the graph, then end: commit when nothing failed, else abort and say why. */
+tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_error *err);
+tqe_status tqe_attn_end(tqe_attn *a, bool keep, tqe_error *err);
+tqe_status tqe_attn_truncate(tqe_attn *a, uint32_t n, tqe_error *err);
+uint32_t tqe_attn_len(const tqe_attn *a);
+void tqe_attn_stats(const tqe_attn *a, size_t *bytes_per_token, size_t *capacity_bytes);
+
+/* ---- arch_dense.c: the graph of the dense family ------------------------------------------- */
+
+typedef enum tqe_out { TQE_OUT_NONE, TQE_OUT_LAST, TQE_OUT_ALL } tqe_out;
+
+typedef struct tqe_graph {
+    struct ggml_context *ctx;
+    struct ggml_cgraph *gf;
+    struct ggml_tensor *tokens; /* I32 [n], input */
+    struct ggml_tensor *pos;    /* I32 [n], input */
+    struct ggml_tensor *logits; /* F32 [n_out][n_vocab], or NULL */
+    uint32_t n;
+    tqe_out out;
+} tqe_graph;
+
+/* Bytes of tensor headers that a graph needs. */
+size_t tqe_graph_meta_bytes(const tqe_config *c);
+/* Build into mem [meta_bytes]. Allocates nothing; cannot fail on checked weights. */
+void tqe_graph_build(tqe_graph *g, const tqe_config *c, const tqe_weights *w, tqe_attn *attn,
+                     uint32_t n, tqe_out out, void *mem, size_t mem_bytes);
+
+#endif
