@@ -101,31 +101,62 @@ TQ_INLINE __m256i count_linear(__m256 v, const float *boundary, int n)
     return idx;
 }
 
-/* The boundaries that a bisection of n_levels looks at, level by level. */
-TQ_INLINE __m256i count_bisect(__m256 v, const float *boundary, int b)
-{
-    const int n = 1 << b;
-    __m256 above = _mm256_cmp_ps(v, _mm256_broadcast_ss(boundary + n / 2 - 1), _CMP_GT_OQ);
-    __m256i idx = _mm256_and_si256(_mm256_castps_si256(above), _mm256_set1_epi32(n / 2));
+/* The boundaries as a search tree in heap order: node 1 is the root, the children of node k are
+ * 2k and 2k + 1. Walking right where v > t[k], b times, ends at node 2^b + count. */
+typedef struct search_tree {
+    float t[256];
+} search_tree;
 
-    for (int step = n / 4; step; step /= 2) {
-        /* idx + step - 1 is the boundary to compare with */
-        __m256 at = _mm256_i32gather_ps(boundary + step - 1, idx, 4);
-        above = _mm256_cmp_ps(v, at, _CMP_GT_OQ);
-        idx = _mm256_add_epi32(
-            idx, _mm256_and_si256(_mm256_castps_si256(above), _mm256_set1_epi32(step)));
-    }
-    return idx;
+TQ_INLINE void search_tree_init(search_tree *tree, const float *boundary, int b)
+{
+    tree->t[0] = 0;
+    for (int level = 0; level < b; level++)
+        for (int i = 0; i < 1 << level; i++)
+            tree->t[(1 << level) + i] = boundary[(i << (b - level)) + (1 << (b - level - 1)) - 1];
 }
 
-TQ_INLINE __m256i lloyd_codes(__m256 v, const float *boundary, int b)
+/* t[k] for nodes of one level. The upper levels fit vectors, which are permuted. */
+TQ_INLINE __m256 tree_lookup(const float *t, __m256i k, int level)
 {
-    return b <= 4 ? count_linear(v, boundary, (1 << b) - 1) : count_bisect(v, boundary, b);
+    if (level <= 2)
+        return _mm256_permutevar8x32_ps(_mm256_loadu_ps(t), k);
+    if (level == 3)
+        return _mm256_permutevar8x32_ps(_mm256_loadu_ps(t + 8), k);
+    if (level >= 6)
+        return _mm256_i32gather_ps(t, k, 4);
+    __m256 bit3 = _mm256_castsi256_ps(_mm256_slli_epi32(k, 28));
+    t += 1 << level;
+    __m256 lo = _mm256_blendv_ps(_mm256_permutevar8x32_ps(_mm256_loadu_ps(t), k),
+                                 _mm256_permutevar8x32_ps(_mm256_loadu_ps(t + 8), k), bit3);
+    if (level == 4)
+        return lo;
+    __m256 hi = _mm256_blendv_ps(_mm256_permutevar8x32_ps(_mm256_loadu_ps(t + 16), k),
+                                 _mm256_permutevar8x32_ps(_mm256_loadu_ps(t + 24), k), bit3);
+    return _mm256_blendv_ps(lo, hi, _mm256_castsi256_ps(_mm256_slli_epi32(k, 27)));
+}
+
+TQ_INLINE __m256i count_by_tree(__m256 v, const search_tree *tree, int b)
+{
+    __m256i k = _mm256_set1_epi32(1);
+    for (int level = 0; level < b; level++) {
+        __m256 at = level == 0 ? _mm256_broadcast_ss(tree->t + 1) : tree_lookup(tree->t, k, level);
+        __m256 above = _mm256_cmp_ps(v, at, _CMP_GT_OQ);
+        k = _mm256_sub_epi32(_mm256_add_epi32(k, k), _mm256_castps_si256(above));
+    }
+    return _mm256_sub_epi32(k, _mm256_set1_epi32(1 << b));
+}
+
+/* Up to this many bits comparing with every boundary is faster. */
+#define LINEAR_BITS 3
+
+TQ_INLINE __m256i lloyd_codes(__m256 v, const float *boundary, const search_tree *tree, int b)
+{
+    return b <= LINEAR_BITS ? count_linear(v, boundary, (1 << b) - 1) : count_by_tree(v, tree, b);
 }
 
 /* Codes and scales of eight groups of y; scale16 may be longer than the groups that are kept. */
 TQ_INLINE void encode_tile(uint8_t codes[8 * 32], uint16_t *scale16, const float *y, __m256 t,
-                           int b, int strict)
+                           const search_tree *tree, int b, int strict)
 {
     const float *boundary = tq_lloyd_get((uint32_t)b)->boundary;
     float d8[8];
@@ -140,7 +171,7 @@ TQ_INLINE void encode_tile(uint8_t codes[8 * 32], uint16_t *scale16, const float
         __m256i idx[4];
         for (int k = 0; k < 4; k++) {
             __m256 v = _mm256_div_ps(_mm256_loadu_ps(y + 32 * g + 8 * k), d);
-            idx[k] = lloyd_codes(v, boundary, b);
+            idx[k] = lloyd_codes(v, boundary, tree, b);
         }
         tq_pack_group(codes + g * 4 * b, tq_narrow_group(idx, 0), b);
     }
@@ -156,7 +187,10 @@ TQ_INLINE void encode_lloyd(const tq_codec *c, tq_planes dst, const float *src, 
     float y[512];
     uint8_t codes[512];
     uint16_t scale16[16];
+    search_tree tree;
 
+    if (b > LINEAR_BITS)
+        search_tree_init(&tree, tq_lloyd_get((uint32_t)b)->boundary, b);
     for (size_t row = 0; row < n; row += rows_per_pass) {
         size_t rows = n - row < rows_per_pass ? n - row : rows_per_pass;
         __m256 sum[2];
@@ -179,7 +213,7 @@ TQ_INLINE void encode_lloyd(const tq_codec *c, tq_planes dst, const float *src, 
         }
         for (uint32_t tile = 0; tile < n_tiles; tile++)
             encode_tile(codes + tile * TILE * (uint32_t)b / 8, scale16 + tile * 8, y + tile * TILE,
-                        sum[tile], b, strict);
+                        sum[tile], &tree, b, strict);
         for (size_t i = 0; i < rows; i++) {
             memcpy(dst.codes + (row + i) * dst.codes_stride, codes + i * c->code_bytes,
                    c->code_bytes);
