@@ -44,7 +44,7 @@ if(TQ_LOWDOWN)
     set(output "${PROJECT_BINARY_DIR}/man/${page}")
     add_custom_command(OUTPUT "${output}" DEPENDS "${source}" VERBATIM
       COMMAND "${CMAKE_COMMAND}" -E make_directory "${PROJECT_BINARY_DIR}/man"
-      COMMAND "${TQ_LOWDOWN}" -s -Tman -o "${output}" "${source}")
+      COMMAND "${TQ_LOWDOWN}" -s -Tman --out-no-smarty -o "${output}" "${source}")
     list(APPEND tq_man_pages "${output}")
     install(FILES "${output}" DESTINATION "${CMAKE_INSTALL_MANDIR}/man${section}")
   endforeach()

@@ -15,7 +15,7 @@ trap 'rm -rf "$tmp"' EXIT
 bad=0
 for page in "${pages[@]}"; do
     name=$(basename "$page" .md)
-    if ! lowdown -s -Tman -o "$tmp/$name" "$page" 2>"$tmp/err"; then
+    if ! lowdown -s -Tman --out-no-smarty -o "$tmp/$name" "$page" 2>"$tmp/err"; then
         echo "man: $page: $(cat "$tmp/err")" >&2
         bad=1
         continue

@@ -501,9 +501,8 @@ int bench_engine(int argc, char **argv)
         .synopsis = "  tq bench engine -m FILE [options]\n",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
-        .notes =
-            "All sides take turns in one process, on the same tokens. 'same tokens' tells how\n"
-            "often a side's likeliest next token is that of the first side.\n",
+        .notes = "All sides take turns in one process, on the same tokens: those that the first\n"
+                 "side finds likeliest. How often the others agree is printed, too.\n",
         .examples = "  tq bench engine -m model.gguf --kv f16 --kv turbo:k8v3 --peer llama -t 1\n"
                     "  tq bench engine -m model.gguf --ctx 512,4096,16384 -n 32 --csv speed.csv\n",
     };

@@ -86,9 +86,12 @@ static char *read_prompt(const run_options *o, size_t *n)
     return text;
 }
 
-static json_t *rate(size_t n, double seconds)
+/* tokens, time, and the rate of the n_timed tokens that the time was spent on. */
+static json_t *phase(size_t n, size_t n_timed, double seconds)
 {
-    return n && seconds > 0 ? json_real((double)n / seconds) : json_null();
+    json_t *rate = n_timed && seconds > 0 ? json_real((double)n_timed / seconds) : json_null();
+    return json_pack("{s:I s:f s:o}", "tokens", (json_int_t)n, "seconds", seconds,
+                     "tokens_per_second", rate);
 }
 
 static json_t *json_path(const char *path)
@@ -106,15 +109,13 @@ static bool write_json(const run_options *o, const tqe_model *m, const tqe_sessi
     tqe_model_get_info(m, &mi);
     tqe_session_get_info(s, &si);
     json_t *j = json_pack(
-        "{s:{s:o s:o s:o s:o} s:o s:s s:I s:I s:f s:f s:o s:o"
-        " s:{s:s s:I s:I s:I s:I s:I} s:I s:I s:{s:f s:I s:f s:f s:I}}",
+        "{s:{s:o s:o s:o s:o} s:o s:s s:o s:o s:{s:s s:I s:I s:I s:I s:I} s:I s:I"
+        " s:{s:f s:I s:f s:f s:I}}",
         "model", "file", json_path(o->setup.model), "name", json_path(mi.name), "arch",
         json_path(mi.arch), "weights", json_path(mi.weights), "text",
-        json_stringn(text->text ? text->text : "", text->n), "stop", gen_stop_name(stop),
-        "prompt_tokens", (json_int_t)stats->n_prompt, "generated_tokens",
-        (json_int_t)stats->n_generated, "prompt_seconds", stats->prompt_s, "decode_seconds",
-        stats->decode_s, "prompt_tokens_per_second", rate(stats->n_prompt, stats->prompt_s),
-        "decode_tokens_per_second", rate(stats->n_decoded, stats->decode_s), "kv", "scheme", si.kv,
+        json_stringn(text->text ? text->text : "", text->n), "stop", gen_stop_name(stop), "prompt",
+        phase(stats->n_prompt, stats->n_prompt, stats->prompt_s), "decode",
+        phase(stats->n_generated, stats->n_decoded, stats->decode_s), "kv", "scheme", si.kv,
         "tokens", (json_int_t)si.n_tokens, "bytes_per_token", (json_int_t)si.kv_bytes_per_token,
         "bytes", (json_int_t)si.kv_bytes_used, "f16_bytes_per_token",
         (json_int_t)si.f16_bytes_per_token, "f16_bytes",
