@@ -29,10 +29,10 @@ report() {
 c_files() { find "$@" -type f \( -name '*.c' -o -name '*.h' -o -name '*.inc' \) 2>/dev/null | LC_ALL=C sort; }
 # includes DIR...: "file:line: header" of every #include, comments do not matter.
 includes() {
-    c_files "$@" | while IFS= read -r f; do
-        awk -v f="$f" 'match($0, /^[ \t]*#[ \t]*include[ \t]*[<"][^>"]+/) {
-            h = substr($0, RSTART, RLENGTH); sub(/^[^<"]*[<"]/, "", h); print f ":" FNR ": " h }' "$f"
-    done
+    c_files "$@" | tr '\n' '\0' | xargs -0 -r awk '
+        match($0, /^[ \t]*#[ \t]*include[ \t]*[<"][^>"]+/) {
+            h = substr($0, RSTART, RLENGTH); sub(/^[^<"]*[<"]/, "", h)
+            print FILENAME ":" FNR ": " h }'
 }
 
 [ -n "$(c_files src)" ] || { echo "layers: no sources under $PWD/src" >&2; exit 1; }
@@ -61,6 +61,7 @@ includes engine | while IFS= read -r line; do
     fi
 done | report "the engine uses turboquant.h, not the core's private headers"
 
+lower=$(find src engine include -name '*.h')$'\n'
 includes apps | while IFS= read -r line; do
     h=${line##*: }
     file=${line%%:*}
@@ -69,11 +70,10 @@ includes apps | while IFS= read -r line; do
     *ggml* | *gguf* | *llama*) echo "$line" ;;
     *)
         # Its own headers stand beside it or above it under apps/; all else is the system's.
-        path=$(realpath -m --relative-to=. "$(dirname "$file")/$h")
-        if [[ $path == apps/* && -f $path ]] || [[ $h != *..* && -f apps/tq/$h ]]; then
-            continue
-        fi
-        if [[ $h == *..* ]] || [ -n "$(find src engine include -path "*/$h" 2>/dev/null)" ]; then
+        if [[ $h == *..* ]]; then
+            path=$(realpath -m --relative-to=. "${file%/*}/$h")
+            [[ $path == apps/* && -f $path ]] || echo "$line"
+        elif [ ! -f "${file%/*}/$h" ] && [ ! -f "apps/tq/$h" ] && [[ $lower == *"/$h"$'\n'* ]]; then
             echo "$line"
         fi
         ;;

@@ -32,7 +32,7 @@ eval "flags=($(pkg-config --cflags --libs turboquant))"
 readelf -d "$tmp/pkg_shared" | grep -q 'NEEDED.*libturboquant\.so\.' || fail "not linked shared"
 run "$tmp/pkg_shared"
 eval "flags=($(pkg-config --static --cflags --libs turboquant))"
-"$cc" -std=c11 "$example" -Wl,-Bstatic "${flags[@]}" -Wl,-Bdynamic -o "$tmp/pkg_static" -static
+"$cc" -std=c11 -static "$example" "${flags[@]}" -o "$tmp/pkg_static"
 run "$tmp/pkg_static"
 
 # CMake package, from a C-only project that was told nothing but the prefix.

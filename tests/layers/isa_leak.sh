@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# isa_leak.sh BASE_OBJECT... -- AVX2_OBJECT...
+# isa_leak.sh OBJDUMP BASE_OBJECT... -- AVX2_OBJECT...
 # The base objects run on every x86-64: no VEX or EVEX instruction, no ymm or zmm register. The
 # AVX2 objects must hold ymm, or this test would look at the wrong thing.
 set -euo pipefail
-objdump=${OBJDUMP:-objdump}
+objdump=$1
+shift
 wide='%[yz]mm[0-9]|\bv(mov|add|sub|mul|xor|pxor|cvt|fmadd|p[a-z]+)[a-z0-9]* '
 bad=0 n=0 seen=0 section=base
 for object in "$@"; do
@@ -12,13 +13,15 @@ for object in "$@"; do
         section=avx2
         continue
     fi
-    lines=$("$objdump" -d --no-show-raw-insn "$object" | grep -E "$wide" | head -n 3 || true)
+    code=$("$objdump" -d --no-show-raw-insn "$object")
+    lines=$(grep -E "$wide" <<<"$code" || true)
     if [ $section = avx2 ]; then
         [[ $lines != *%ymm* ]] || seen=$((seen + 1))
     else
         n=$((n + 1))
         if [ -n "$lines" ]; then
-            printf 'isa_leak: %s holds AVX instructions:\n%s\n' "$object" "$lines" >&2
+            printf 'isa_leak: %s holds AVX instructions:\n%s\n' "$object" \
+                "$(head -n 3 <<<"$lines")" >&2
             bad=1
         fi
     fi
