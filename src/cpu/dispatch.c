@@ -96,9 +96,38 @@ static const entry codec_entries[] = {
     {"unrotate", offsetof(tq_codec_kernels, unrotate)},
 };
 
-#define N_CODEC_ENTRIES (sizeof(codec_entries) / sizeof(codec_entries[0]))
+#define ATTN_KEYS(field, text)                                                                     \
+    {text "_f32", offsetof(tq_attn_kernels, field[TQ_KF32])},                                      \
+        {text "_f16", offsetof(tq_attn_kernels, field[TQ_KF16])},                                  \
+        {text "_bf16", offsetof(tq_attn_kernels, field[TQ_KBF16])},                                \
+        {text "_k2", offsetof(tq_attn_kernels, field[TQ_KAFFINE2])},                               \
+        {text "_k4", offsetof(tq_attn_kernels, field[TQ_KAFFINE4])},                               \
+        {text "_k5", offsetof(tq_attn_kernels, field[TQ_KAFFINE5])},                               \
+    {                                                                                              \
+        text "_k8", offsetof(tq_attn_kernels, field[TQ_KAFFINE8])                                  \
+    }
 
-/* The lowest ISA whose table holds the same function serves the entry. */
+static const entry attn_entries[] = {
+    ATTN_KEYS(prep, "prep"),
+    ATTN_KEYS(score, "score"),
+    {"weigh_f32", offsetof(tq_attn_kernels, weigh[TQ_KF32])},
+    {"weigh_f16", offsetof(tq_attn_kernels, weigh[TQ_KF16])},
+    {"weigh_bf16", offsetof(tq_attn_kernels, weigh[TQ_KBF16])},
+    {"weigh_v2", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD2])},
+    {"weigh_v3", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD3])},
+    {"weigh_v4", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD4])},
+    {"weigh_v5", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD5])},
+    {"weigh_v8", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD8])},
+    {"softmax", offsetof(tq_attn_kernels, softmax)},
+    {"pack_keys", offsetof(tq_attn_kernels, pack_keys)},
+    {"pack_values", offsetof(tq_attn_kernels, pack_values)},
+    {"gemm", offsetof(tq_attn_kernels, gemm)},
+};
+
+#define N_CODEC_ENTRIES (sizeof(codec_entries) / sizeof(codec_entries[0]))
+#define N_ATTN_ENTRIES  (sizeof(attn_entries) / sizeof(attn_entries[0]))
+
+/* An entry that equals the scalar one was not replaced. */
 static int same_entry(const void *a, const void *b, size_t off_bytes)
 {
     return memcmp((const char *)a + off_bytes, (const char *)b + off_bytes,
@@ -108,11 +137,14 @@ static int same_entry(const void *a, const void *b, size_t off_bytes)
 tq_status tq_kernels_describe(uint32_t isa_mask, uint32_t i, const char **name, uint32_t *isa)
 {
     const tq_kernels *k = tq_kernels_get(isa_mask);
+    const int is_attn = i >= N_CODEC_ENTRIES;
 
-    if (!name || !isa || i >= N_CODEC_ENTRIES)
+    if (!name || !isa || i >= N_CODEC_ENTRIES + N_ATTN_ENTRIES)
         return TQ_ERR_ARG;
-    const entry *e = &codec_entries[i];
+    const entry *e = is_attn ? &attn_entries[i - N_CODEC_ENTRIES] : &codec_entries[i];
+    int scalar = is_attn ? same_entry(k->attn, &tq_attn_kernels_scalar, e->off_bytes)
+                         : same_entry(k->codec, &tq_codec_kernels_scalar, e->off_bytes);
     *name = e->name;
-    *isa = same_entry(k->codec, &tq_codec_kernels_scalar, e->off_bytes) ? TQ_ISA_SCALAR : k->isa;
+    *isa = scalar ? TQ_ISA_SCALAR : k->isa;
     return TQ_OK;
 }
