@@ -63,10 +63,10 @@ TQ_API const char *tq_version(void);
 
 /* Instruction sets. A mask of these restricts what dispatch may choose; scalar is always there. */
 #define TQ_ISA_SCALAR 1u
-#define TQ_ISA_AVX2 2u   /* avx2 + fma + f16c, enabled by the OS */
+#define TQ_ISA_AVX2   2u /* avx2 + fma + f16c, enabled by the OS */
 #define TQ_ISA_AVX512 4u /* f + bw + vl + dq, enabled by the OS */
-#define TQ_ISA_NEON 8u   /* AArch64 baseline */
-#define TQ_ISA_ALL 0xffffffffu
+#define TQ_ISA_NEON   8u /* AArch64 baseline */
+#define TQ_ISA_ALL    0xffffffffu
 
 /* Instruction sets that this build holds AND this CPU runs. Cheap, any thread. */
 TQ_API uint32_t tq_isa_detect(void);
@@ -142,15 +142,15 @@ struct tq_kernels;
  * the caller's storage; fields are read-only, those marked private may change. */
 typedef struct tq_codec {
     tq_format format;
-    uint32_t dim;        /* D, elements of a vector */
-    uint32_t bits;       /* per element, metadata not counted */
-    uint32_t n_groups;   /* groups with their own scale: D/32, or 0 */
-    size_t code_bytes;   /* packed codes of a row */
-    size_t scale_bytes;  /* f16 scales of a row, or 0 */
-    size_t zero_bytes;   /* f16 zero points of a row, or 0 */
-    size_t block_bytes;  /* code_bytes + scale_bytes + zero_bytes */
-    uint32_t flags;      /* TQ_CODEC_* */
-    uint32_t rotated;    /* 1: codes live in the rotated domain */
+    uint32_t dim;                     /* D, elements of a vector */
+    uint32_t bits;                    /* per element, metadata not counted */
+    uint32_t n_groups;                /* groups with their own scale: D/32, or 0 */
+    size_t code_bytes;                /* packed codes of a row */
+    size_t scale_bytes;               /* f16 scales of a row, or 0 */
+    size_t zero_bytes;                /* f16 zero points of a row, or 0 */
+    size_t block_bytes;               /* code_bytes + scale_bytes + zero_bytes */
+    uint32_t flags;                   /* TQ_CODEC_* */
+    uint32_t rotated;                 /* 1: codes live in the rotated domain */
     const struct tq_kernels *kernels; /* private */
 } tq_codec;
 
@@ -257,7 +257,7 @@ TQ_API tq_status tq_cache_truncate(tq_cache *c, uint32_t seq, uint32_t n_tokens)
 TQ_API tq_status tq_cache_len(const tq_cache *c, uint32_t seq, uint32_t *n_tokens);
 
 typedef struct tq_cache_stats {
-    uint32_t n_pages;       /* all */
+    uint32_t n_pages; /* all */
     uint32_t n_pages_used;
     uint32_t n_seqs;        /* open */
     uint64_t n_tokens;      /* committed, over all sequences */
@@ -274,11 +274,11 @@ typedef struct tq_view {
     const tq_codec *k_codec;
     const tq_codec *v_codec;
     uint32_t n_kv_heads;
-    uint32_t n_tokens;           /* committed and pending */
+    uint32_t n_tokens; /* committed and pending */
     tq_attn_mode attn;
-    const uint8_t *pages;        /* page p of this layer is at pages + p * page_bytes */
-    size_t page_bytes;           /* of this layer */
-    const uint32_t *page_table;  /* [ceil(n_tokens / 64)] page ids */
+    const uint8_t *pages;             /* page p of this layer is at pages + p * page_bytes */
+    size_t page_bytes;                /* of this layer */
+    const uint32_t *page_table;       /* [ceil(n_tokens / 64)] page ids */
     const struct tq_kernels *kernels; /* private */
 } tq_view;
 
@@ -296,12 +296,12 @@ TQ_API tq_status tq_view_decode(const tq_view *v, uint32_t kv_head, uint32_t fir
  * Query i of q_len sits at token n_tokens - q_len + i of the view and sees the tokens up to
  * itself. */
 typedef struct tq_attn_config {
-    uint32_t n_q_heads;  /* a multiple of the view's n_kv_heads, ratio 1..32 */
-    uint32_t q_len;      /* 1..4096, <= n_tokens */
-    uint32_t window;     /* 0: all; N: a query sees itself and the N - 1 tokens before it */
-    float scale;         /* finite, usually 1/sqrt(d_k) */
-    float softcap;       /* 0: none; c > 0: logits become c * tanh(logit / c) */
-    const float *sinks;  /* NULL, or [n_q_heads] logits that join the softmax without a value */
+    uint32_t n_q_heads; /* a multiple of the view's n_kv_heads, ratio 1..32 */
+    uint32_t q_len;     /* 1..4096, <= n_tokens */
+    uint32_t window;    /* 0: all; N: a query sees itself and the N - 1 tokens before it */
+    float scale;        /* finite, usually 1/sqrt(d_k) */
+    float softcap;      /* 0: none; c > 0: logits become c * tanh(logit / c) */
+    const float *sinks; /* NULL, or [n_q_heads] logits that join the softmax without a value */
 } tq_attn_config;
 
 /* How the work is split. Depends on the shapes alone, so results do not depend on threads. */
@@ -336,9 +336,8 @@ TQ_API tq_status tq_attn_merge(const tq_attn_plan *p, const tq_view *v, float *o
 
 /* Both phases on the calling thread. scratch_bytes >= partials_bytes + work_bytes + 64.
  * Errors: TQ_ERR_SIZE, and those of the plan. */
-TQ_API tq_status tq_attn_run(const tq_attn_plan *p, const tq_view *v, float *out,
-                             size_t out_stride, const float *q, size_t q_stride, void *scratch,
-                             size_t scratch_bytes);
+TQ_API tq_status tq_attn_run(const tq_attn_plan *p, const tq_view *v, float *out, size_t out_stride,
+                             const float *q, size_t q_stride, void *scratch, size_t scratch_bytes);
 
 /* ---- Introspection --------------------------------------------------------------------- */
 
