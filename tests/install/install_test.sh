@@ -23,6 +23,12 @@ run() {
 
 [ -f "$prefix/include/turboquant.h" ] || fail "no header"
 [ ! -e "$prefix/include/llama.h" ] || fail "llama.cpp's headers were installed too"
+if [ -e "$prefix/bin/tq" ]; then
+    "$prefix/bin/tq" --help >/dev/null || fail "the installed tq does not run"
+fi
+if command -v lowdown >/dev/null; then
+    grep -q 'NAME' "$prefix/share/man/man3/turboquant.3" || fail "no man page"
+fi
 
 # pkg-config, shared and static.
 export PKG_CONFIG_PATH="$prefix/$libdir/pkgconfig"
