@@ -6,7 +6,7 @@ CMAKE_FLAGS ?=
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 
-.PHONY: all release demo check test install bench asan tsan fuzz format clean help
+.PHONY: all release demo check test install bench asan tsan fuzz aarch64 format clean help
 
 all: release
 
@@ -18,6 +18,7 @@ help:
 	@echo 'make install         install into PREFIX (/usr/local); DESTDIR is honoured'
 	@echo 'make bench           kernel and engine benchmarks'
 	@echo 'make asan|tsan|fuzz  build and run the tests under a sanitizer or libFuzzer'
+	@echo 'make aarch64         build the core for AArch64 and run its tests under qemu'
 	@echo 'make format          clang-format every C file in place'
 	@echo 'make clean           remove build/ (the cached llama.cpp stays)'
 	@echo
@@ -45,7 +46,7 @@ test:
 	@cmake --build --preset ci -j $(JOBS)
 	@$(CTEST) --test-dir build/ci
 
-asan tsan fuzz:
+asan tsan fuzz aarch64:
 	@tools/setup.sh check
 	@cmake --preset $@ $(CMAKE_FLAGS)
 	@cmake --build --preset $@ -j $(JOBS)

@@ -47,6 +47,10 @@ if [ "$goal" = check ]; then
     need_program clang-format clang-format
     need_program man man-db
     need_header cmocka.h libcmocka-dev
+    # The NEON kernels are tested in an emulator.
+    need_program aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
+    need_program qemu-aarch64 qemu-user
+    [ -e /usr/aarch64-linux-gnu/include/stdio.h ] || missing+=(libc6-dev-arm64-cross)
     # The sanitizer and libFuzzer runtimes of clang are a package of their own.
     if ! ls "$(clang -print-resource-dir 2>/dev/null)"/lib/linux/libclang_rt.fuzzer-*.a \
         >/dev/null 2>&1; then
