@@ -15,11 +15,14 @@ SECRET = "730914"  # "The code for lantern is 730914." stands in the middle of h
 COLUMN = 46
 
 
-def run(tq, model, scheme, prompt, n):
+def run(tq, model, scheme, prompt, n, temp):
     cmd = [tq, "run", "-m", model, "-f", os.path.join(ROOT, "models", "demo", prompt),
-           "--kv", scheme, "-c", "4096", "-n", str(n), "--temp", "0", "--json"]
-    p = subprocess.run(cmd, stdout=subprocess.PIPE, check=False)
+           "--kv", scheme, "-c", "4096", "-n", str(n), "--temp", str(temp), "--seed", "7", "--json"]
+    print(f"  running {prompt} with {scheme} ...", end="\r", file=sys.stderr, flush=True)
+    p = subprocess.run(cmd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    print(" " * 60, end="\r", file=sys.stderr, flush=True)
     if p.returncode != 0:
+        sys.stderr.buffer.write(p.stderr)
         sys.exit(f"demo: {' '.join(cmd)} failed with exit code {p.returncode}")
     return json.loads(p.stdout)
 
@@ -38,11 +41,11 @@ def kib(n):
     return f"{n / 1024:,.0f} KiB"
 
 
-def table(title, results):
+def table(title, label, results):
     print(f"\n{title}")
     row("", [r["kv"]["scheme"] for r in results])
     row("", ["-" * COLUMN] * len(results))
-    wrapped("answer", [r["text"] for r in results])
+    wrapped(label, [r["text"] for r in results])
     row("prompt", [f"{r['prompt']['tokens']} tokens, {r['prompt']['tokens_per_second']:,.0f} "
                    "tokens/s" for r in results])
     row("decode", [f"{r['decode']['tokens']} tokens, {r['decode']['tokens_per_second']:,.0f} "
@@ -57,12 +60,14 @@ def main():
     tq, model = sys.argv[1:]
     print(f"TurboQuant demo: {os.path.basename(model)}, each prompt with two KV caches")
 
-    found = [run(tq, model, s, "harbour.txt", 7) for s in SCHEMES]
+    found = [run(tq, model, s, "harbour.txt", 7, 0) for s in SCHEMES]
     table("1. Retrieval. A code is hidden in the middle of a long text, among four others.\n"
-          "   Question: What is the code for lantern?   (The text says: 730914)", found)
-    story = [run(tq, model, s, "opening.txt", 60) for s in SCHEMES]
-    table("2. A story opening: \"It was late in the autumn when the old sailor came back ...\"",
-          story)
+          "   Question: What is the code for lantern?   (The text says: 730914)",
+          "answer", found)
+    print("\nThe model has 28 million parameters: expect sentences, not sense.", end="")
+    story = [run(tq, model, s, "opening.txt", 80, 0.7) for s in SCHEMES]
+    table("\n2. A story opening: \"It was late in the autumn when the old sailor came back ... The\"",
+          "goes on", story)
 
     ok = [SECRET in r["text"] for r in found]
     print()
