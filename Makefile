@@ -27,7 +27,7 @@ help:
 
 # Programs only: a plain `make` installs nothing and does not need what the tests need.
 release:
-	@command -v cmake ninja >/dev/null || \
+	@{ command -v cmake && command -v ninja; } >/dev/null || \
 		{ echo 'cmake and ninja are needed; "tools/setup.sh build" installs them' >&2; exit 1; }
 	@cmake --preset release -DTQ_TESTS=OFF $(CMAKE_FLAGS)
 	@cmake --build --preset release -j $(JOBS)

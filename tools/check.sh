@@ -49,7 +49,7 @@ fi
 stage "asan: AddressSanitizer and UndefinedBehaviorSanitizer" build_and_test asan
 stage "tsan: ThreadSanitizer over the core's thread tests" build_and_test tsan
 stage "clang: warnings are errors, fast tests" build_and_test clang
-if command -v aarch64-linux-gnu-gcc qemu-aarch64 >/dev/null; then
+if { command -v aarch64-linux-gnu-gcc && command -v qemu-aarch64; } >/dev/null; then
     stage "aarch64: the core and its NEON kernels under qemu" build_and_test aarch64
 else
     printf '\n== aarch64: NOT RUN: aarch64-linux-gnu-gcc or qemu-aarch64 is missing\n'
