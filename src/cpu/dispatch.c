@@ -15,6 +15,11 @@ const tq_kernels tq_kernels_scalar = {
     .isa = TQ_ISA_SCALAR,
 };
 
+static int always(void)
+{
+    return 1;
+}
+
 #if defined(TQ_HAVE_AVX2)
 #include <cpuid.h>
 
@@ -24,13 +29,16 @@ const tq_kernels tq_kernels_avx2 = {
     .isa = TQ_ISA_AVX2,
 };
 
+#define XCR0_YMM 0x06u /* xmm and upper halves of ymm */
+
 /* The OS must save the upper register halves on a context switch, or results are lost: XGETBV
- * says whether it does. Spelled as bytes-level asm because the intrinsic needs -mxsave. */
-static int os_saves_ymm(void)
+ * says whether it does. Spelled as bytes-level asm because the intrinsic needs -mxsave. Executes
+ * only where CPUID reports OSXSAVE. */
+static int os_saves(uint32_t registers)
 {
     uint32_t lo, hi;
     __asm__ volatile("xgetbv" : "=a"(lo), "=d"(hi) : "c"(0));
-    return (lo & 6u) == 6u;
+    return (lo & registers) == registers;
 }
 
 static int cpu_has_avx2(void)
@@ -38,29 +46,50 @@ static int cpu_has_avx2(void)
     const uint32_t need = bit_FMA | bit_F16C | bit_AVX | bit_OSXSAVE;
     unsigned a, b, c, d;
 
-    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & need) != need || !os_saves_ymm())
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & need) != need || !os_saves(XCR0_YMM))
         return 0;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2);
 }
 #endif
 
+#if defined(TQ_HAVE_NEON)
+const tq_kernels tq_kernels_neon = {
+    .codec = &tq_codec_kernels_neon,
+    .attn = &tq_attn_kernels_scalar,
+    .isa = TQ_ISA_NEON,
+};
+#endif
+
+/* The tables of this build, from the plainest to the best. */
+static const struct rung {
+    const tq_kernels *kernels;
+    int (*runs_here)(void);
+} ladder[] = {
+    {&tq_kernels_scalar, always},
+#if defined(TQ_HAVE_AVX2)
+    {&tq_kernels_avx2, cpu_has_avx2},
+#endif
+#if defined(TQ_HAVE_NEON)
+    {&tq_kernels_neon, always}, /* part of every AArch64 */
+#endif
+};
+
+enum { N_RUNGS = sizeof(ladder) / sizeof(ladder[0]) };
+
 uint32_t tq_isa_detect(void)
 {
-    uint32_t isa = TQ_ISA_SCALAR;
-#if defined(TQ_HAVE_AVX2)
-    if (cpu_has_avx2())
-        isa |= TQ_ISA_AVX2;
-#endif
+    uint32_t isa = 0;
+    for (size_t i = 0; i < N_RUNGS; i++)
+        if (ladder[i].runs_here())
+            isa |= ladder[i].kernels->isa;
     return isa;
 }
 
 const tq_kernels *tq_kernels_get(uint32_t isa_mask)
 {
-#if defined(TQ_HAVE_AVX2)
-    if ((isa_mask & TQ_ISA_AVX2) && cpu_has_avx2())
-        return &tq_kernels_avx2;
-#endif
-    (void)isa_mask;
+    for (size_t i = N_RUNGS; i-- > 1;)
+        if ((isa_mask & ladder[i].kernels->isa) && ladder[i].runs_here())
+            return ladder[i].kernels;
     return &tq_kernels_scalar;
 }
 
@@ -127,11 +156,12 @@ static const entry attn_entries[] = {
 #define N_CODEC_ENTRIES (sizeof(codec_entries) / sizeof(codec_entries[0]))
 #define N_ATTN_ENTRIES  (sizeof(attn_entries) / sizeof(attn_entries[0]))
 
-/* An entry that equals the scalar one was not replaced. */
-static int same_entry(const void *a, const void *b, size_t off_bytes)
+/* Do two tables hold the same function in entry e? */
+static int same_entry(const tq_kernels *a, const tq_kernels *b, const entry *e, int is_attn)
 {
-    return memcmp((const char *)a + off_bytes, (const char *)b + off_bytes,
-                  sizeof(void (*)(void))) == 0;
+    const char *x = is_attn ? (const char *)a->attn : (const char *)a->codec;
+    const char *y = is_attn ? (const char *)b->attn : (const char *)b->codec;
+    return memcmp(x + e->off_bytes, y + e->off_bytes, sizeof(void (*)(void))) == 0;
 }
 
 tq_status tq_kernels_describe(uint32_t isa_mask, uint32_t i, const char **name, uint32_t *isa)
@@ -142,9 +172,11 @@ tq_status tq_kernels_describe(uint32_t isa_mask, uint32_t i, const char **name, 
     if (!name || !isa || i >= N_CODEC_ENTRIES + N_ATTN_ENTRIES)
         return TQ_ERR_ARG;
     const entry *e = is_attn ? &attn_entries[i - N_CODEC_ENTRIES] : &codec_entries[i];
-    int scalar = is_attn ? same_entry(k->attn, &tq_attn_kernels_scalar, e->off_bytes)
-                         : same_entry(k->codec, &tq_codec_kernels_scalar, e->off_bytes);
+    /* A table that does not replace an entry holds that of a plainer one. */
+    size_t rung = 0;
+    while (!same_entry(k, ladder[rung].kernels, e, is_attn))
+        rung++;
     *name = e->name;
-    *isa = scalar ? TQ_ISA_SCALAR : k->isa;
+    *isa = ladder[rung].kernels->isa;
     return TQ_OK;
 }

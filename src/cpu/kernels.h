@@ -161,6 +161,11 @@ extern const tq_codec_kernels tq_codec_kernels_avx2;
 extern const tq_attn_kernels tq_attn_kernels_avx2;
 extern const tq_kernels tq_kernels_avx2;
 #endif
+#if !defined(TQ_SCALAR_ONLY) && defined(__aarch64__)
+#define TQ_HAVE_NEON 1
+extern const tq_codec_kernels tq_codec_kernels_neon;
+extern const tq_kernels tq_kernels_neon;
+#endif
 
 /* The table for a mask: the best ISA that the mask, the CPU and the build have in common. */
 const tq_kernels *tq_kernels_get(uint32_t isa_mask);
