@@ -49,12 +49,23 @@ typedef struct bench {
     side *sides;
     size_t n_sides;
     uint32_t n_threads;
+    int32_t *text; /* tokens of prompt_text, repeated to any length */
+    size_t n_text;
     int32_t *ids; /* [n_prompt + n_gen] */
     FILE *csv;
     double load;
     char cpu[128];
     const char *isa;
 } bench;
+
+/* A text that a model can go on with: after tokens without sense all continuations are about as
+ * likely, and the count of agreements would tell nothing. */
+static const char prompt_text[] =
+    "The lighthouse keeper climbed the stairs every evening before sunset. He trimmed the wick, "
+    "wound the clockwork, and wrote the weather into a book that his father had begun. Ships "
+    "passed far out, and he counted them. In winter the storms kept him awake; in summer he "
+    "mended nets and grew beans behind the wall. Once a month a boat brought letters, oil and "
+    "flour, and took away the book's finished pages. ";
 
 /* ---- Sides ------------------------------------------------------------------------------- */
 
@@ -294,11 +305,8 @@ static void show_round(const char *what, size_t i, size_t n)
 static bool measure(bench *b, size_t n_prompt)
 {
     double prompt_s, decode_s;
-    /* Ids without a pattern, the same in every run (Numerical Recipes' quick generator). */
-    uint32_t x = 1;
     for (size_t i = 0; i < n_prompt; i++) {
-        x = x * 1664525u + 1013904223u;
-        b->ids[i] = (int32_t)((x >> 8) % b->info.n_vocab);
+        b->ids[i] = b->text[i % b->n_text];
     }
     for (size_t i = 0; i < b->n_sides; i++) {
         show_round("warm-up", i + 1, b->n_sides);
@@ -360,6 +368,11 @@ static bool open_all(bench *b, uint32_t n_ctx)
         msg_error("not enough memory");
         return false;
     }
+    if (tqe_tokenize(b->model, prompt_text, sizeof prompt_text - 1, true, false, &b->text,
+                     &b->n_text, &err) != TQE_OK) {
+        msg_error("%s", err.text);
+        return false;
+    }
     for (size_t i = 0; i < b->o->kv.n; i++) {
         if (!open_ours(b, b->o->kv.at[i], n_ctx)) {
             return false;
@@ -414,6 +427,7 @@ static int bench_run(const bench_options *o)
     }
     free(b.sides);
     free(b.ids);
+    free(b.text);
     tqe_model_free(b.model);
     return ok ? TQ_EXIT_OK : TQ_EXIT_FAILED;
 }

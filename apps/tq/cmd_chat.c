@@ -133,7 +133,6 @@ static int talk(chat *c)
 {
     input in = {0};
     int code = -1, n_interrupts = 0;
-    gen_catch_interrupts(false);
     while (code < 0) {
         char *line = NULL;
         size_t n = 0;
@@ -181,6 +180,7 @@ static int chat_run(const chat_options *o)
     chat c = {.limit = o->n_predict ? o->n_predict : SIZE_MAX, .last_stop = GEN_STOP_END};
     if (setup_open(&o->setup, &model, &session) && setup_sampler(&o->setup, model, &c.sampler) &&
         conversation_init(&c.conv, model, session, o->tmpl, o->system)) {
+        gen_catch_interrupts(false); /* before the greeting: from then on a user may press it */
         greet(model, session);
         code = talk(&c);
     }

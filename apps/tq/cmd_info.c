@@ -103,14 +103,22 @@ static void put_field(const char *name, const char *value)
     out_write("\n", 1);
 }
 
+/* "27.8 M". dst needs 32 bytes. */
+static const char *short_count(char dst[32], uint64_t n)
+{
+    const char *unit = n < 1000000 ? "K" : n < 1000000000 ? "M" : "G";
+    double v = (double)n / (n < 1000000 ? 1e3 : n < 1000000000 ? 1e6 : 1e9);
+    snprintf(dst, 32, "%.*f %s", v < 9.995 ? 2 : 1, v, unit);
+    return dst;
+}
+
 static void put_model(const char *path, const tqe_model_info *m)
 {
     char line[512], a[32], b[32];
     put_field("File", path);
-    snprintf(line, sizeof line, "%s%s%s, %.4g %s parameters, mostly %s, %s", m->name,
-             m->name[0] ? ": " : "", m->arch,
-             (double)m->n_params / (m->n_params < 1000000000 ? 1e6 : 1e9),
-             m->n_params < 1000000000 ? "M" : "G", m->weights, text_size(a, m->file_bytes));
+    snprintf(line, sizeof line, "%s%s%s, %s parameters, mostly %s, %s", m->name,
+             m->name[0] ? ": " : "", m->arch, short_count(a, m->n_params), m->weights,
+             text_size(b, m->file_bytes));
     put_field("Model", line);
     snprintf(line, sizeof line, "%u, width %u, feed-forward %u", m->n_layers, m->n_embd, m->n_ff);
     put_field("Layers", line);
@@ -180,13 +188,9 @@ static void put_table(const scheme_row *rows, size_t n_rows, const tqe_model_inf
     }
 }
 
-static int show_cpu(const char *isa)
+static void show_cpu(uint32_t mask)
 {
-    uint32_t mask;
     char names[64], cpu[128];
-    if (!setup_isa(isa, &mask)) {
-        return TQ_EXIT_USAGE;
-    }
     put_field("CPU", machine_cpu(cpu));
     put_field("Usable", setup_isa_names(names, tq_isa_detect() | TQ_ISA_SCALAR));
     out_printf("\n%s%-28s%s%s\n", out_bold(), "Kernel", "served by", out_plain());
@@ -195,7 +199,6 @@ static int show_cpu(const char *isa)
     for (uint32_t i = 0; tq_kernels_describe(mask, i, &kernel, &bit) == TQ_OK; i++) {
         out_printf("%-28s%s\n", kernel, setup_isa_names(names, bit));
     }
-    return TQ_EXIT_OK;
 }
 
 /* ---- For programs ------------------------------------------------------------------------ */
@@ -353,5 +356,14 @@ int cmd_info(int argc, char **argv)
         args_hint(&cmd);
         return TQ_EXIT_USAGE;
     }
-    return o.cpu ? show_cpu(o.isa) : show_model(path, &o);
+    if (!o.cpu) {
+        return show_model(path, &o);
+    }
+    uint32_t mask;
+    if (!setup_isa(o.isa, &mask)) {
+        args_hint(&cmd);
+        return TQ_EXIT_USAGE;
+    }
+    show_cpu(mask);
+    return TQ_EXIT_OK;
 }

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: MIT
+# A conversation from a pipe. What is said is the model's affair; who says it where is ours.
+chat() { "$TQ" chat -m "$BUNDLED" --temp 0 -n 6 -t 1 "$@" 2>err; }
+printf 'What is the code for falcon?\nAnd now?\n' | chat >two
+echo "exit $?"
+digits <err
+[ "$(wc -l <two)" -ge 2 ] || echo 'too few answers'
+printf 'What is the code for falcon?\nAnd now?' | chat >again
+cmp -s two again || echo 'the answers depend on the last newline'
+# A reset conversation starts like a new one.
+printf 'What is the code for falcon?\n/reset\nWhat is the code for falcon?\n' | chat >reset
+printf 'What is the code for falcon?\n' | chat >one
+cat one one | cmp -s - reset || echo 'after /reset the answer differs'
+# Keys and values of the first turn are reused: the second costs only its own tokens.
+printf 'What is the code for falcon?\n/stats\nWhy?\n/stats\n' | chat >/dev/null
+grep '^prompt' err | awk '{ print ($2 > 0 && $2 - last < 40 ? "few new tokens" : "too many: " $2 - last); last = $2 }'
+# Commands and lines that are not sent.
+printf '/help\n/stat\n/nonsense\n   \n\377\n/exit\nnot read\n' | chat
+echo "exit $?"
+cat err | digits
+# A backslash joins lines.
+printf 'What is the \\\ncode for falcon?\n/stats\n' | chat >joined
+grep -c '^answer' err
+# The context fills up: said, and the program goes on.
+printf 'one\ntwo\nthree\n/reset\nfour\n' | chat -c 24 >/dev/null
+echo "exit $?"
+digits <err | sort | uniq -c | sed 's/^ *//'
+# No template.
+t chat -m tiny.gguf --template nonsense
+t chat -m tiny.gguf

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: MIT
+# Every page of help, on stdout, exit code 0; nothing wider than 80 columns.
+t --help
+t -h
+t run --help
+t run -m x --help
+t chat --help
+t info --help
+t bench --help
+t bench engine --help
+t --version
+for c in "" run chat info bench "bench engine"; do
+    "$TQ" $c --help | awk -v c="$c" 'length > 80 { print "wide: tq " c ": " $0 }'
+done

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: MIT
+# Ctrl-C. A child of a script ignores SIGINT unless it is told otherwise, hence python3.
+cat >sigint.py <<'END'
+import signal, subprocess, sys
+# Sends SIGINT when the first byte of text has come.
+args = sys.argv[1:]
+p = subprocess.Popen(args, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+first = p.stdout.read(1)
+p.send_signal(signal.SIGINT)
+out, err = p.communicate(timeout=60)
+print("exit", p.returncode)
+print("text ends with a newline:", (first + out).endswith(b"\n"))
+print(err.decode(), end="")
+END
+python3 sigint.py "$TQ" run -m "$BUNDLED" -p 'The sea' -t 1 -n 3000 --temp 0.8 | digits
+# In a chat the first one ends the answer, and the program waits for the next line.
+cat >sigchat.py <<'END'
+import signal, subprocess, sys
+p = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                     stderr=subprocess.PIPE, bufsize=0,
+                     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+p.stdin.write(b"Tell me a long story.\n")
+p.stdout.read(1)
+p.send_signal(signal.SIGINT)
+note = b""
+while b"(interrupted)" not in note:
+    c = p.stderr.read(1)
+    if not c:
+        break
+    note += c
+p.stdin.write(b"/stats\n/exit\n")
+out, err = p.communicate(timeout=60)
+print("exit", p.returncode)
+print((note + err).decode(), end="")
+END
+python3 sigchat.py "$TQ" chat -t 1 -m "$BUNDLED" --temp 5 --top-k 0 --top-p 1 --min-p 0 | digits
+# Twice at the prompt leaves.
+cat >sigtwice.py <<'END'
+import signal, subprocess, sys
+p = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                     stderr=subprocess.PIPE, bufsize=0,
+                     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+def wait_for(text):
+    got = b""
+    while text not in got:
+        c = p.stderr.read(1)
+        if not c:
+            sys.exit("ended early")
+        got += c
+wait_for(b"/help lists commands.")
+p.send_signal(signal.SIGINT)
+wait_for(b"Ctrl-C again")
+p.send_signal(signal.SIGINT)
+p.communicate(timeout=60)
+print("exit", p.returncode)
+END
+python3 sigtwice.py "$TQ" chat -t 1 -m "$BUNDLED"

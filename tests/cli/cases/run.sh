@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: MIT
+# Generation: what depends on what. The text of random weights is noise; that it is the same noise
+# is what these cases pin.
+gen() { "$TQ" run -m "$@" 2>/dev/null; }
+same() { # NAME FILE FILE
+    if cmp -s "$2" "$3"; then echo "same: $1"; else echo "DIFFERENT: $1"; fi
+}
+text='The sea was calm and the old'
+for kv in f16 turbo:k8v3; do
+    for t in 1 2 3; do
+        gen tiny.gguf -p "$text" -n 10 --temp 0 --kv $kv -t $t >greedy$t
+        gen tiny.gguf -p "$text" -n 10 --seed 7 --kv $kv -t $t >sampled$t
+    done
+    [ -s greedy1 ] || echo "no text: $kv"
+    same "$kv, greedy, 1 and 2 threads" greedy1 greedy2
+    same "$kv, greedy, 1 and 3 threads" greedy1 greedy3
+    same "$kv, seed 7, 1 and 2 threads" sampled1 sampled2
+    same "$kv, seed 7, 1 and 3 threads" sampled1 sampled3
+    gen tiny.gguf -p "$text" -n 10 --seed 7 --kv $kv -t 1 >again
+    same "$kv, seed 7 twice" sampled1 again
+    gen tiny.gguf -p "$text" -n 10 --seed 8 --kv $kv -t 1 >other
+    cmp -s sampled1 other && echo "SAME TEXT FOR SEEDS 7 AND 8: $kv"
+done
+# Threads spin while they wait, which is slow on a busy machine: few tokens of the real model.
+for t in 1 2 3; do
+    gen "$BUNDLED" -p 'The sea' -n 3 --temp 0 -t $t >bundled$t
+done
+same "bundled model, 1 and 2 threads" bundled1 bundled2
+same "bundled model, 1 and 3 threads" bundled1 bundled3
+# One file or argument, one newline at the end more or less: the same prompt.
+printf 'The sea\n' >p.txt
+gen "$BUNDLED" -t 1 -f p.txt -n 8 --temp 0 >a
+gen "$BUNDLED" -t 1 -p 'The sea' -n 8 --temp 0 >b
+"$TQ" run -t 1 -m "$BUNDLED" -f - -n 8 --temp 0 <p.txt 2>/dev/null >c
+same 'prompt from file and argument' a b
+same 'prompt from stdin and argument' b c
+gen "$BUNDLED" -t 1 -p '<|im_start|>user' -n 1 --temp 0 --json | python3 -c '
+import json, sys; print("text:", json.load(sys.stdin)["prompt"]["tokens"] > 4)'
+gen "$BUNDLED" -t 1 -p '<|im_start|>user' --special -n 1 --temp 0 --json | python3 -c '
+import json, sys; print("special:", json.load(sys.stdin)["prompt"]["tokens"] <= 4)'
+# Limits.
+t run -m tiny.gguf -p 'a b c d e f g h' -c 4 -n 3
+"$TQ" run -t 1 -m "$BUNDLED" -p 'a b c' -n 0 2>&1 | digits
+"$TQ" run -t 1 -m "$BUNDLED" -p '' -n 2 --temp 0 2>&1 | tail -n 3 | digits
+"$TQ" run -t 1 -m "$BUNDLED" -p 'The sea' -c 8 -n 100 --temp 0 2>&1 | tail -n 3 | digits
+# The JSON object: its members, their types, and bytes as the formula says.
+for n in 0 1 5; do
+    "$TQ" run -t 1 -m "$BUNDLED" -p 'The sea' -n $n --temp 0 --kv turbo:k8v3 --json 2>&1 | python3 -c '
+import json, sys
+r = json.load(sys.stdin)
+kv = r["kv"]
+print(sorted(r), sorted(kv), r["stop"], r["decode"]["tokens"], kv["scheme"])
+layers, heads, d = 8, 2, 128
+assert kv["bytes_per_token"] == layers * heads * d * (8 + 3 + 1.5) / 8, kv
+assert kv["bytes"] == kv["tokens"] * kv["bytes_per_token"]
+assert kv["f16_bytes"] == kv["tokens"] * layers * heads * d * 4
+assert kv["tokens"] == r["prompt"]["tokens"] + max(0, r["decode"]["tokens"] - 1)
+assert (r["decode"]["tokens_per_second"] is None) == (r["decode"]["tokens"] < 2)
+'
+done

@@ -1,0 +1,35 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# check_flags.sh TQ MAN_DIR — every option that --help shows has its entry in the man page, with the
+# same spelling and the same name of its value, and the other way round.
+set -u
+TQ=$1 man_dir=$2
+tmp=$(mktemp -d) || exit 1
+trap 'rm -rf "$tmp"' EXIT
+
+# "  -m, --model FILE      text" -> "-m, --model FILE"
+help_flags() {
+    sed -nE 's/^  +(-[^ ].*)$/\1/p' | sed -E 's/  .*//' | LC_ALL=C sort
+}
+# "**-m**, **--model** *FILE*" -> "-m, --model FILE"
+man_flags() {
+    grep -E '^\*\*-' "$1" | sed 's/[*\\]//g' | LC_ALL=C sort
+}
+
+bad=0
+check() { # PAGE COMMAND...
+    page=$1
+    shift
+    "$TQ" "$@" --help | help_flags >"$tmp/help"
+    man_flags "$man_dir/$page" >"$tmp/man"
+    if [ ! -s "$tmp/help" ] || ! diff -u "$tmp/help" "$tmp/man"; then
+        echo "flags: tq $* --help (-) and $page (+) differ" >&2
+        bad=1
+    fi
+}
+check tq.1.md
+check tq-run.1.md run
+check tq-chat.1.md chat
+check tq-info.1.md info
+check tq-bench.1.md bench engine
+exit $bad
