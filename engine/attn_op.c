@@ -242,6 +242,11 @@ static void sync_len(tqe_attn *a)
     a->n_tokens = n;
 }
 
+bool tqe_attn_ok(const tqe_attn *a)
+{
+    return !failed(a);
+}
+
 tqe_status tqe_attn_end(tqe_attn *a, bool keep, tqe_error *err)
 {
     tq_status st = (tq_status)atomic_load(&a->status);

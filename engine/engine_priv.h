@@ -192,6 +192,7 @@ struct ggml_tensor *tqe_attn_output_node(tqe_attn *a, struct ggml_context *ctx, 
 /* One step: begin (room for n tokens, views, plans; the last layer may ask for fewer queries),
  * run the graph, then end: commit when nothing failed, else abort and say why. */
 tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_error *err);
+bool tqe_attn_ok(const tqe_attn *a); /* no node of the step failed so far */
 tqe_status tqe_attn_end(tqe_attn *a, bool keep, tqe_error *err);
 tqe_status tqe_attn_truncate(tqe_attn *a, uint32_t n, tqe_error *err);
 uint32_t tqe_attn_len(const tqe_attn *a);

@@ -72,6 +72,23 @@ static tqe_status check_params(const tqe_peer_params *p, tqe_error *err)
     return TQE_OK;
 }
 
+/* Ours widens such vectors; libllama would abort in its first multiplication. */
+static tqe_status check_vectors(const char *path, tqe_error *err)
+{
+    tqe_gguf g;
+    tqe_status st = tqe_gguf_open(&g, path, err);
+    for (size_t i = 0; st == TQE_OK && i < g.n_tensors; i++) {
+        const tqe_gguf_tensor *t = &g.tensors[i];
+        if (t->n_dims == 1 && t->type != GGML_TYPE_F32) {
+            st = tqe_fail(err, TQE_ERR_UNSUPPORTED,
+                          "libllama does not run tensor '%s' of type %s (we do)", t->name,
+                          ggml_type_name((enum ggml_type)t->type));
+        }
+    }
+    tqe_gguf_close(&g);
+    return st;
+}
+
 static tqe_status peer_init(tqe_peer *peer, const char *path, const tqe_peer_params *p,
                             tqe_error *err)
 {
@@ -80,7 +97,8 @@ static tqe_status peer_init(tqe_peer *peer, const char *path, const tqe_peer_par
     enum ggml_type type_v = GGML_TYPE_F16;
     tqe_status st = check_params(p, err);
     if (st != TQE_OK || (st = parse_types(p->kv_type, &type_k, &type_v, err)) != TQE_OK ||
-        (st = tqe_model_probe(path, &info, err)) != TQE_OK) {
+        (st = tqe_model_probe(path, &info, err)) != TQE_OK ||
+        (st = check_vectors(path, err)) != TQE_OK) {
         return st;
     }
     tqe_log_capture();

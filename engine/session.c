@@ -286,7 +286,7 @@ static tqe_status run_batch(tqe_session *s, const int32_t *ids, uint32_t n, tqe_
         (void)tqe_attn_end(s->attn, false, NULL);
         return tqe_fail(err, TQE_ERR_NOMEM, "ggml could not compute the graph");
     }
-    if (sl->graph.logits != NULL) {
+    if (sl->graph.logits != NULL && tqe_attn_ok(s->attn)) {
         const float *x = sl->graph.logits->data;
         const size_t n_rows = out == TQE_OUT_ALL ? n : 1;
         st = check_logits(x, n_rows * n_vocab, err);
@@ -294,7 +294,6 @@ static tqe_status run_batch(tqe_session *s, const int32_t *ids, uint32_t n, tqe_
             memcpy(logits, x, n_rows * n_vocab * sizeof(*x));
         }
     }
-    /* An error of the attention nodes explains NaN logits better: it wins. */
     const tqe_status end = tqe_attn_end(s->attn, st == TQE_OK, err);
     return end != TQE_OK ? end : st;
 }
