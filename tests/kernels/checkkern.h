@@ -66,6 +66,6 @@ double ck_bench(ck *t, const char *entry, const char *isa, void (*call)(void *ar
 /* Bytes a and b, where every NaN among n floats counts as the same. */
 int ck_same_floats(const float *a, const float *b, size_t n);
 
-extern const ck_module ck_module_codec;
+extern const ck_module ck_module_codec, ck_module_attn, ck_module_tile;
 
 #endif

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: MIT */
+/* check_attn.c — scores and weighted sums of the attention half of the table. All TOLERANCE: each
+ * ISA, scalar included, is measured against a float64 oracle over the stored numbers.
+ *
+ * Two bounds. Per result, the error is at most (steps + 8) * eps * sum of |terms|, steps being the
+ * longest chain of additions (dim or n): a bound that arithmetic guarantees. And the root mean
+ * square error over all results of an entry is at most twice the scalar's: a bound that notices a
+ * kernel that is merely sloppy. Row independence and untouched gaps are compared byte for byte.
+ */
+#include "checkkern.h"
+
+#include "codec.h"
+#include "f16.h"
+#include "pack.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_ROWS = 13, MAX_DIM = 1024 };
+
+typedef struct format_case {
+    tq_format format;
+    const char *name;
+    uint32_t dims[6]; /* 0 ends */
+    int is_key, is_value;
+} format_case;
+
+#define RAW_DIMS                                                                                   \
+    {                                                                                              \
+        16, 40, 64, 80, 128, 576                                                                   \
+    }
+#define GROUP_DIMS                                                                                 \
+    {                                                                                              \
+        64, 128, 256, 512                                                                          \
+    }
+
+static const format_case formats[] = {
+    {TQ_FMT_F32, "f32", RAW_DIMS, 1, 1},        {TQ_FMT_F16, "f16", RAW_DIMS, 1, 1},
+    {TQ_FMT_BF16, "bf16", RAW_DIMS, 1, 1},      {TQ_FMT_AFFINE_K2, "k2", GROUP_DIMS, 1, 0},
+    {TQ_FMT_AFFINE_K4, "k4", GROUP_DIMS, 1, 0}, {TQ_FMT_AFFINE_K5, "k5", GROUP_DIMS, 1, 0},
+    {TQ_FMT_AFFINE_K8, "k8", GROUP_DIMS, 1, 0}, {TQ_FMT_LLOYD_V2, "v2", GROUP_DIMS, 0, 1},
+    {TQ_FMT_LLOYD_V3, "v3", GROUP_DIMS, 0, 1},  {TQ_FMT_LLOYD_V4, "v4", GROUP_DIMS, 0, 1},
+    {TQ_FMT_LLOYD_V5, "v5", GROUP_DIMS, 0, 1},  {TQ_FMT_LLOYD_V8, "v8", GROUP_DIMS, 0, 1},
+};
+
+enum { N_FORMATS = sizeof(formats) / sizeof(formats[0]) };
+
+static const uint32_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 13};
+static const uint32_t token_counts[] = {1, 2, 5, 8, 9, 31, 63, 64};
+
+/* Root mean square error of an entry, per ISA, relative to the sum of |terms|. */
+typedef struct quality {
+    double sum2[CK_MAX_ISAS];
+    double count;
+} quality;
+
+static void compare_quality(ck *t, const char *entry, const quality *e)
+{
+    double scalar = sqrt(e->sum2[0] / e->count);
+    for (size_t i = 1; i < t->n_isas; i++) {
+        double rms = sqrt(e->sum2[i] / e->count);
+        ck_check(t, rms <= 2 * scalar, entry, t->isas[i].name, "rms error %.3g, scalar %.3g", rms,
+                 scalar);
+    }
+}
+
+static void check_one(ck *t, quality *e, size_t isa, const char *entry, float got, double want,
+                      double terms, uint32_t steps, uint32_t row, uint32_t at)
+{
+    double err = fabs((double)got - want);
+    ck_check(t, err <= (steps + 8) * (double)FLT_EPSILON * terms, entry, t->isas[isa].name,
+             "row %u at %u: %.9g, not %.9g (terms %.3g)", row, at, (double)got, want, terms);
+    if (terms > 0)
+        e->sum2[isa] += err / terms * (err / terms);
+}
+
+/* n rows of a format in planes with gaps, each plane against a guard page. */
+static tq_planes stored_rows(ck *t, const tq_codec *c, size_t arena, uint32_t n)
+{
+    static float x[TQ_TILE * MAX_DIM];
+    size_t gap = ck_below(t, 3);
+    int at_start = (int)ck_below(t, 2);
+    for (size_t i = 0; i < (size_t)n * c->dim; i++)
+        x[i] = ck_normal(t) + (i % c->dim == 3 ? 20.0f : 0.0f); /* a channel with an offset */
+    tq_planes p = {.codes_stride = c->code_bytes + gap,
+                   .scale_stride = c->scale_bytes + 2 * gap,
+                   .zero_stride = c->zero_bytes + gap};
+    p.codes = ck_buffer(t, arena, n * p.codes_stride - gap, at_start);
+    p.scale =
+        ck_buffer(t, arena + 1, n * p.scale_stride - 2 * gap * (c->scale_bytes > 0), at_start);
+    p.zero = ck_buffer(t, arena + 2, n * p.zero_stride - gap * (c->zero_bytes > 0), at_start);
+    tq_codec_kernels_scalar.encode[tq_kfmt(c->format)](c, p, x, c->dim, n);
+    return p;
+}
+
+static tq_const_planes to_const(tq_planes p)
+{
+    tq_const_planes q = {p.codes, p.scale, p.zero, p.codes_stride, p.scale_stride, p.zero_stride};
+    return q;
+}
+
+/* ---- Scores ---------------------------------------------------------------------------- */
+
+/* A query as the kernels see it: for affine keys rounded to integers, kernels.h says how. */
+static void rounded_query(double *dst, const float *q, const tq_codec *k)
+{
+    for (uint32_t j = 0; j < k->dim; j++)
+        dst[j] = (double)q[j];
+    for (uint32_t g = 0; g < k->n_groups; g++) {
+        float max = 0;
+        for (uint32_t j = 32 * g; j < 32 * g + 32; j++)
+            max = fmaxf(max, fabsf(q[j]));
+        float inverse = max > 0 ? 32767.0f / max : 0;
+        for (uint32_t j = 32 * g; j < 32 * g + 32; j++)
+            dst[j] = (double)rintf(q[j] * inverse) * (double)(max / 32767.0f);
+    }
+}
+
+/* Score of one token, and the sum of the |terms| that a kernel adds. */
+static double oracle_score(const tq_codec *k, tq_const_planes p, uint32_t t, const double *q,
+                           double *terms)
+{
+    float row[MAX_DIM];
+    uint8_t idx[MAX_DIM];
+    double sum = 0;
+    *terms = 0;
+    p.codes += t * p.codes_stride;
+    p.scale += t * p.scale_stride;
+    p.zero += t * p.zero_stride;
+    if (k->n_groups == 0) {
+        tq_codec_kernels_scalar.decode[tq_kfmt(k->format)](k, row, k->dim, p, 1);
+        for (uint32_t j = 0; j < k->dim; j++) {
+            sum += q[j] * (double)row[j];
+            *terms += fabs(q[j] * (double)row[j]);
+        }
+        return sum;
+    }
+    tq_unpack(idx, p.codes, k->dim, k->bits);
+    for (uint32_t j = 0; j < k->dim; j++) {
+        double scale = (double)tq_f32_from_f16(tq_load_le16(p.scale + j / 32 * 2));
+        double zero = (double)tq_f32_from_f16(tq_load_le16(p.zero + j / 32 * 2));
+        double code = k->bits == 8 ? (double)(int8_t)idx[j] : (double)idx[j];
+        sum += q[j] * (code + zero) * scale;
+        *terms += fabs(q[j] * scale) * (fabs(code) + fabs(zero));
+    }
+    return sum;
+}
+
+static void check_score(ck *t, const format_case *f, const tq_codec *k, uint32_t n_rows, uint32_t n,
+                        quality *e, const char *entry)
+{
+    static double want[MAX_ROWS][TQ_TILE], terms[MAX_ROWS][TQ_TILE];
+    static double rounded[MAX_DIM];
+    const int kf = tq_kfmt(f->format);
+    tq_const_planes keys = to_const(stored_rows(t, k, 0, n));
+    float *q = ck_buffer(t, 3, (size_t)n_rows * k->dim * sizeof(float), 0);
+    for (size_t i = 0; i < (size_t)n_rows * k->dim; i++)
+        q[i] = ck_normal(t) * (i % 64 == 5 ? 50.0f : 0.1f);
+    if (n_rows > 1)
+        memset(q, 0, 32 * sizeof(float)); /* a group without anything */
+    for (uint32_t r = 0; r < n_rows; r++) {
+        rounded_query(rounded, q + (size_t)r * k->dim, k);
+        for (uint32_t i = 0; i < n; i++)
+            want[r][i] = oracle_score(k, keys, i, rounded, &terms[r][i]);
+    }
+    e->count += (double)n_rows * n;
+
+    const size_t prep_bytes = tq_prep_bytes(n_rows, k->dim);
+    for (size_t isa = 0; isa < t->n_isas; isa++) {
+        const tq_attn_kernels *kern = t->isas[isa].kernels->attn;
+        void *prep = ck_buffer(t, 4, prep_bytes, 0);
+        float *s = ck_buffer(t, 5, n_rows * TQ_TILE * sizeof(float), 0);
+        kern->prep[kf](k, prep, q, n_rows);
+        kern->score[kf](k, s, prep, n_rows, keys, n);
+        for (uint32_t r = 0; r < n_rows; r++)
+            for (uint32_t i = 0; i < n; i++)
+                check_one(t, e, isa, entry, s[r * TQ_TILE + i], want[r][i], terms[r][i], k->dim, r,
+                          i);
+        for (uint32_t r = 0; r < n_rows; r++) {
+            void *prep1 = ck_buffer(t, 4, tq_prep_bytes(1, k->dim), 0);
+            float *s1 = ck_buffer(t, 6, TQ_TILE * sizeof(float), 0);
+            kern->prep[kf](k, prep1, q + (size_t)r * k->dim, 1);
+            kern->score[kf](k, s1, prep1, 1, keys, n);
+            ck_check(t, memcmp(s1, s + r * TQ_TILE, n * sizeof(float)) == 0, entry,
+                     t->isas[isa].name, "row %u of %u differs from the row alone", r, n_rows);
+        }
+    }
+}
+
+/* ---- Weighted sums --------------------------------------------------------------------- */
+
+static void check_weigh(ck *t, const format_case *f, const tq_codec *v, uint32_t n_rows, uint32_t n,
+                        quality *e, const char *entry)
+{
+    static float rows[TQ_TILE * MAX_DIM];
+    const int vf = tq_kfmt(f->format);
+    const size_t stride = v->dim + 8 * ck_below(t, 2);
+    const size_t acc_floats = (n_rows - 1) * stride + v->dim;
+    tq_const_planes values = to_const(stored_rows(t, v, 0, n));
+    tq_codec_kernels_scalar.decode_rotated[vf](v, rows, v->dim, values, n);
+    float *w = ck_buffer(t, 3, n_rows * TQ_TILE * sizeof(float), 0);
+    float *alpha = ck_buffer(t, 4, n_rows * sizeof(float), 0);
+    float *first = ck_buffer(t, 7, acc_floats * sizeof(float), 0);
+    for (uint32_t i = 0; i < n_rows * TQ_TILE; i++) /* beyond n a weight is 0, kernels.h */
+        w[i] = i % TQ_TILE < n ? expf(2 * ck_normal(t)) : 0;
+    for (uint32_t r = 0; r < n_rows; r++) {
+        alpha[r] = r == 1 ? 1 : (float)ck_below(t, 1000) * 1e-3f;
+        for (uint32_t j = 0; j < v->dim; j++)
+            first[r * stride + j] = ck_normal(t);
+    }
+    e->count += (double)n_rows * v->dim;
+
+    for (size_t isa = 0; isa < t->n_isas; isa++) {
+        tq_weigh_fn *weigh = t->isas[isa].kernels->attn->weigh[vf];
+        float *acc = ck_buffer(t, 5, acc_floats * sizeof(float), 0);
+        memcpy(acc, first, acc_floats * sizeof(float));
+        weigh(v, acc, stride, w, alpha, n_rows, values, n);
+        for (uint32_t r = 0; r < n_rows; r++) {
+            for (uint32_t j = 0; j < v->dim; j++) {
+                double want = (double)alpha[r] * (double)first[r * stride + j];
+                double terms = fabs(want);
+                for (uint32_t i = 0; i < n; i++) {
+                    double x = (double)w[r * TQ_TILE + i] * (double)rows[(size_t)i * v->dim + j];
+                    want += x;
+                    terms += fabs(x);
+                }
+                check_one(t, e, isa, entry, acc[r * stride + j], want, terms, n, r, j);
+            }
+            if (r + 1 < n_rows)
+                ck_check(t,
+                         memcmp(acc + r * stride + v->dim, first + r * stride + v->dim,
+                                (stride - v->dim) * sizeof(float)) == 0,
+                         entry, t->isas[isa].name, "gap after row %u was written", r);
+            float *acc1 = ck_buffer(t, 6, v->dim * sizeof(float), 0);
+            memcpy(acc1, first + r * stride, v->dim * sizeof(float));
+            weigh(v, acc1, v->dim, w + r * TQ_TILE, alpha + r, 1, values, n);
+            ck_check(t, memcmp(acc1, acc + r * stride, v->dim * sizeof(float)) == 0, entry,
+                     t->isas[isa].name, "row %u of %u differs from the row alone", r, n_rows);
+        }
+    }
+}
+
+static void check_format(ck *t, const format_case *f, int is_value)
+{
+    const size_t n_rc = sizeof(row_counts) / sizeof(row_counts[0]);
+    const size_t n_tc = sizeof(token_counts) / sizeof(token_counts[0]);
+    char entry[32];
+    snprintf(entry, sizeof entry, "%s_%s", is_value ? "weigh" : "score", f->name);
+    if (!ck_wants(t, entry))
+        return;
+    quality e = {{0}, 0};
+    for (int d = 0; d < 6 && f->dims[d]; d++) {
+        tq_codec c;
+        if (tq_codec_init(&c, f->format, f->dims[d], 0, TQ_ISA_SCALAR) != TQ_OK) {
+            ck_check(t, 0, entry, "scalar", "no codec for dim %u", f->dims[d]);
+            return;
+        }
+        for (size_t i = 0; i < n_rc * n_tc; i++) {
+            /* All pairs at one dimension, a diagonal at the others. */
+            if (f->dims[d] != 128 && i % 7 != (size_t)d)
+                continue;
+            uint32_t n_rows = row_counts[i / n_tc], n = token_counts[i % n_tc];
+            if (is_value)
+                check_weigh(t, f, &c, n_rows, n, &e, entry);
+            else
+                check_score(t, f, &c, n_rows, n, &e, entry);
+        }
+    }
+    compare_quality(t, entry, &e);
+}
+
+static void check(ck *t)
+{
+    for (int f = 0; f < N_FORMATS; f++) {
+        if (formats[f].is_key)
+            check_format(t, &formats[f], 0);
+        if (formats[f].is_value)
+            check_format(t, &formats[f], 1);
+    }
+}
+
+/* ---- Time ------------------------------------------------------------------------------ */
+
+typedef struct bench_arg {
+    const tq_codec *c;
+    const tq_attn_kernels *kern;
+    tq_const_planes rows;
+    float *s, *acc, *alpha;
+    void *prep;
+    const float *q;
+    uint32_t n_rows;
+    int kf;
+} bench_arg;
+
+static void call_prep(void *p)
+{
+    bench_arg *a = p;
+    a->kern->prep[a->kf](a->c, a->prep, a->q, a->n_rows);
+}
+
+static void call_score(void *p)
+{
+    bench_arg *a = p;
+    a->kern->score[a->kf](a->c, a->s, a->prep, a->n_rows, a->rows, TQ_TILE);
+}
+
+static void call_weigh(void *p)
+{
+    bench_arg *a = p;
+    a->kern->weigh[a->kf](a->c, a->acc, a->c->dim, a->s, a->alpha, a->n_rows, a->rows, TQ_TILE);
+}
+
+/* One tile of 64 tokens, d = 128, in cache; an element is a token. */
+static void bench(ck *t)
+{
+    static const uint32_t rows[] = {1, 2, 4, 8};
+    for (int f = 0; f < N_FORMATS; f++)
+        for (size_t isa = 0; isa < t->n_isas; isa++)
+            for (int i = 0; i < 4; i++) {
+                char entry[48];
+                tq_codec c;
+                if (tq_codec_init(&c, formats[f].format, 128, 0, TQ_ISA_ALL) != TQ_OK)
+                    continue;
+                bench_arg a = {.c = &c,
+                               .kern = t->isas[isa].kernels->attn,
+                               .n_rows = rows[i],
+                               .kf = tq_kfmt(formats[f].format)};
+                a.rows = to_const(stored_rows(t, &c, 0, TQ_TILE));
+                a.q = ck_buffer(t, 3, rows[i] * 128 * sizeof(float), 0);
+                a.prep = ck_buffer(t, 4, tq_prep_bytes(rows[i], 128), 0);
+                a.s = ck_buffer(t, 5, rows[i] * TQ_TILE * sizeof(float), 0);
+                a.acc = ck_buffer(t, 6, rows[i] * 128 * sizeof(float), 0);
+                a.alpha = ck_buffer(t, 7, rows[i] * sizeof(float), 0);
+                memset(a.alpha, 0, rows[i] * sizeof(float));
+                const double bytes = (double)c.block_bytes * TQ_TILE;
+                if (formats[f].is_key) {
+                    snprintf(entry, sizeof entry, "prep_%s x%u", formats[f].name, rows[i]);
+                    if (ck_wants(t, entry))
+                        ck_bench(t, entry, t->isas[isa].name, call_prep, &a, rows[i],
+                                 rows[i] * 512.0);
+                    call_prep(&a);
+                    snprintf(entry, sizeof entry, "score_%s x%u", formats[f].name, rows[i]);
+                    if (ck_wants(t, entry))
+                        ck_bench(t, entry, t->isas[isa].name, call_score, &a, TQ_TILE, bytes);
+                }
+                if (formats[f].is_value) {
+                    memset(a.s, 0, rows[i] * TQ_TILE * sizeof(float));
+                    snprintf(entry, sizeof entry, "weigh_%s x%u", formats[f].name, rows[i]);
+                    if (ck_wants(t, entry))
+                        ck_bench(t, entry, t->isas[isa].name, call_weigh, &a, TQ_TILE, bytes);
+                }
+            }
+}
+
+const ck_module ck_module_attn = {"attn", check, bench};
