@@ -1,0 +1,410 @@
+/* SPDX-License-Identifier: MIT */
+/* test_codec.c — the codec against what it must hold: constants, quality, independence of rows,
+ * argument checks, stack use. Degenerate input has a file of its own, test_codec_guard.c; golden
+ * bytes are in test_golden.c. */
+#define _DEFAULT_SOURCE /* pthread_attr_setstack */
+#include "support.h"
+
+#include "codec.h"
+#include "codec_cases.h"
+#include "rotate.h"
+#include "tables.h"
+
+#include <pthread.h>
+
+/* ---- Constants ---- */
+
+/* The next hexadecimal word of a line of tables.txt as a float. */
+static float next_word(char **at)
+{
+    uint32_t bits = (uint32_t)strtoul(*at, at, 16);
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static void check_signs(char *at)
+{
+    uint32_t dim = (uint32_t)strtoul(at, &at, 10);
+    const float *sign = tq_sign_table(dim);
+    char *hex = at + 1;
+
+    assert_non_null(sign);
+    assert_true(strlen(hex) >= dim / 4);
+    for (uint32_t i = 0; i < dim; i++) {
+        char byte[3] = {hex[i / 8 * 2], hex[i / 8 * 2 + 1], '\0'};
+        int negative = strtol(byte, NULL, 16) >> (i % 8) & 1;
+        assert_true(sign[i] == (negative ? -1.0f : 1.0f));
+    }
+}
+
+static void tables_are_pinned(void **state)
+{
+    FILE *f = fopen(TQ_TEST_DIR "/golden/affine-lloyd/tables.txt", "r");
+    static char line[8192];
+    int n_lines = 0;
+
+    (void)state;
+    assert_non_null(f);
+    for (; fgets(line, sizeof line, f); n_lines++) {
+        if (strncmp(line, "signs ", 6) == 0) {
+            check_signs(line + 6);
+            continue;
+        }
+        int is_boundary = strncmp(line, "boundaries ", 11) == 0;
+        assert_true(is_boundary || strncmp(line, "centroids ", 10) == 0);
+        char *at = strchr(line, ' ');
+        uint32_t bits = (uint32_t)strtoul(at, &at, 10);
+        const tq_lloyd_table *table = tq_lloyd_get(bits);
+        assert_non_null(table);
+        for (uint32_t i = 0; i + (is_boundary ? 1 : 0) < 1u << bits; i++) {
+            float x = next_word(&at);
+            assert_memory_equal(&x, (is_boundary ? table->boundary : table->centroid) + i, 4);
+        }
+        assert_int_equal(*at, '\n');
+    }
+    fclose(f);
+    assert_int_equal(n_lines, 4 + 5 + 5);
+    assert_null(tq_sign_table(96));
+    assert_null(tq_lloyd_get(6));
+}
+
+/* ---- The transform against a matrix written down independently ---- */
+
+/* Entry of the Sylvester matrix: the parity of the common bits of row and column. */
+static double hadamard_entry(uint32_t row, uint32_t col)
+{
+    uint32_t common = row & col;
+    int parity = 0;
+    for (; common; common &= common - 1)
+        parity ^= 1;
+    return parity ? -1.0 : 1.0;
+}
+
+static void rotation_is_the_matrix(void **state)
+{
+    (void)state;
+    for (uint32_t d = 64; d <= 512; d *= 2) {
+        const float *sign = tq_sign_table(d);
+        float x[512], y[512], back[512];
+        for (uint32_t col = 0; col < d; col++) {
+            memset(x, 0, sizeof x);
+            x[col] = 1.0f;
+            memcpy(y, x, sizeof x);
+            tq_rotate_f32(y, d);
+            for (uint32_t row = 0; row < d; row++)
+                assert_true(fabs((double)y[row] - hadamard_entry(row, col) * (double)sign[col] /
+                                                      sqrt((double)d)) < 1e-7);
+            memcpy(back, y, sizeof y);
+            tq_unrotate_f32(back, d);
+            for (uint32_t row = 0; row < d; row++) /* R^T R = I */
+                assert_true(fabsf(back[row] - x[row]) < 1e-6f);
+        }
+    }
+}
+
+/* ---- Quality ---- */
+
+/* Relative squared error and mean norm ratio on N(0, 1) rows. */
+static void measure(const tq_codec *c, uint32_t n_rows, double *mse, double *norm_ratio)
+{
+    uint64_t seed = 1;
+    double err = 0;
+    double sum = 0;
+    double ratio = 0;
+    float x[512], y[512];
+    uint8_t block[2048];
+
+    for (uint32_t row = 0; row < n_rows; row++) {
+        double nx = 0;
+        double ny = 0;
+        for (uint32_t i = 0; i < c->dim; i++)
+            x[i] = (float)test_normal(&seed);
+        assert_int_equal(tq_codec_encode(c, block, sizeof block, x, c->dim, 1, NULL), TQ_OK);
+        assert_int_equal(tq_codec_decode(c, y, c->dim, block, sizeof block, 1), TQ_OK);
+        for (uint32_t i = 0; i < c->dim; i++) {
+            err += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
+            nx += (double)x[i] * (double)x[i];
+            ny += (double)y[i] * (double)y[i];
+        }
+        sum += nx;
+        ratio += sqrt(ny / nx);
+    }
+    *mse = err / sum;
+    *norm_ratio = ratio / n_rows;
+}
+
+static void distortion_is_as_specified(void **state)
+{
+    /* Source: the conformance section of the format, D = 128; the last digit is rounded, so half
+     * of it joins the 1 %. */
+    static const struct {
+        tq_format format;
+        double mse;
+        double half_digit;
+    } expected[] = {{TQ_FMT_AFFINE_K2, 0.165, 0.0005}, {TQ_FMT_AFFINE_K4, 0.00652, 5e-6},
+                    {TQ_FMT_AFFINE_K5, 0.00152, 5e-6}, {TQ_FMT_AFFINE_K8, 2.27e-5, 5e-8},
+                    {TQ_FMT_LLOYD_V2, 0.1112, 5e-5},   {TQ_FMT_LLOYD_V3, 0.0323, 5e-5},
+                    {TQ_FMT_LLOYD_V4, 0.00891, 5e-6},  {TQ_FMT_LLOYD_V5, 0.00237, 5e-6},
+                    {TQ_FMT_LLOYD_V8, 9.9e-5, 5e-7}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(expected) / sizeof(expected[0]); i++) {
+        tq_codec c;
+        double mse, ratio;
+        assert_int_equal(tq_codec_init(&c, expected[i].format, 128, 0, TQ_ISA_ALL), TQ_OK);
+        measure(&c, 6000, &mse, &ratio);
+        if (fabs(mse - expected[i].mse) > 0.01 * expected[i].mse + expected[i].half_digit)
+            fail_msg("format %d: relative MSE %g, expected %g", (int)expected[i].format, mse,
+                     expected[i].mse);
+    }
+}
+
+/* A wrong constant (1/sqrt(2d), a scaled table) changes the norm long before it changes ranks. */
+static void norms_are_kept(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < N_CASE_FORMATS; f++) {
+        for (size_t d = 0; d < 4; d++) {
+            tq_codec c;
+            double mse, ratio;
+            if (!case_formats[f].has_groups)
+                continue;
+            assert_int_equal(
+                tq_codec_init(&c, case_formats[f].format, case_group_dims[d], 0, TQ_ISA_ALL),
+                TQ_OK);
+            measure(&c, 300, &mse, &ratio);
+            /* Lloyd-Max shrinks by 1 - mse/2, affine rounding adds noise. */
+            double slack = c.rotated ? 0.6 * mse + 0.003 : 0.6 * mse + 0.01;
+            if (fabs(ratio - 1.0) > slack)
+                fail_msg("format %d, dim %u: norm ratio %g", (int)c.format, c.dim, ratio);
+        }
+    }
+}
+
+/* No element is dropped, doubled or moved: a lone large element comes back where it was. */
+static void every_element_takes_part(void **state)
+{
+    (void)state;
+    for (size_t f = 0; f < N_CASE_FORMATS; f++) {
+        for (size_t d = 0; d < case_n_dims(f); d++) {
+            tq_codec c;
+            uint32_t dim = case_dim(f, d);
+            static float x[1024], y[1024];
+            static uint8_t block[4096];
+
+            assert_int_equal(tq_codec_init(&c, case_formats[f].format, dim, 0, TQ_ISA_ALL), TQ_OK);
+            for (uint32_t i = 0; i < dim; i++) {
+                memset(x, 0, sizeof x);
+                x[i] = 3.0f;
+                assert_int_equal(tq_codec_encode(&c, block, sizeof block, x, dim, 1, NULL), TQ_OK);
+                assert_int_equal(tq_codec_decode(&c, y, dim, block, sizeof block, 1), TQ_OK);
+                /* All rotated values are +-3/sqrt(dim), which 2-bit levels meet 50 % too high. */
+                for (uint32_t j = 0; j < dim; j++)
+                    if (j == i ? y[j] < 1.5f || y[j] > 4.6f : fabsf(y[j]) > 0.75f)
+                        fail_msg("format %d, dim %u: element %u of e_%u is %g", (int)c.format, dim,
+                                 j, i, (double)y[j]);
+            }
+        }
+    }
+}
+
+/* ---- Rows do not know each other ---- */
+
+static void single_equals_bulk(void **state)
+{
+    enum { N = 17 };
+    uint64_t seed = 17;
+
+    (void)state;
+    for (size_t f = 0; f < N_CASE_FORMATS; f++) {
+        for (size_t d = 0; d < case_n_dims(f); d++) {
+            tq_codec c;
+            uint32_t dim = case_dim(f, d);
+            size_t stride = dim + 3;
+
+            assert_int_equal(tq_codec_init(&c, case_formats[f].format, dim, 0, TQ_ISA_ALL), TQ_OK);
+            float *x = test_malloc(N * stride * sizeof(float));
+            uint8_t *bulk = test_malloc(N * c.block_bytes);
+            uint8_t *one = test_malloc(c.block_bytes);
+            float *bulk_out = test_malloc((size_t)N * dim * sizeof(float));
+            float *one_out = test_malloc(dim * sizeof(float));
+            for (size_t i = 0; i < N * stride; i++)
+                x[i] = (float)test_normal(&seed);
+            memset(x + 5 * stride, 0, dim * sizeof(float)); /* the guard acts in a neighbour */
+            x[6 * stride + 1] = 1e30f;
+            assert_int_equal(tq_codec_encode(&c, bulk, N * c.block_bytes, x, stride, N, NULL),
+                             TQ_OK);
+            assert_int_equal(tq_codec_decode(&c, bulk_out, dim, bulk, N * c.block_bytes, N), TQ_OK);
+            for (size_t row = 0; row < N; row++) {
+                assert_int_equal(
+                    tq_codec_encode(&c, one, c.block_bytes, x + row * stride, dim, 1, NULL), TQ_OK);
+                assert_memory_equal(one, bulk + row * c.block_bytes, c.block_bytes);
+                assert_int_equal(tq_codec_decode(&c, one_out, dim, one, c.block_bytes, 1), TQ_OK);
+                assert_memory_equal(one_out, bulk_out + row * dim, dim * sizeof(float));
+            }
+            test_free(one_out);
+            test_free(bulk_out);
+            test_free(one);
+            test_free(bulk);
+            test_free(x);
+        }
+    }
+}
+
+static void nonfinite_rows_are_named(void **state)
+{
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    uint64_t seed = 5;
+
+    (void)state;
+    for (size_t f = 0; f < N_CASE_FORMATS; f++) {
+        tq_codec c;
+        static float x[40 * 64];
+        static uint8_t blocks[40 * 256], want[40 * 256];
+
+        assert_int_equal(tq_codec_init(&c, case_formats[f].format, 64, 0, TQ_ISA_ALL), TQ_OK);
+        for (size_t i = 0; i < 40 * 64; i++)
+            x[i] = (float)test_normal(&seed);
+        assert_int_equal(tq_codec_encode(&c, want, sizeof want, x, 64, 40, NULL), TQ_OK);
+        for (size_t at = 0; at < 40 * 64; at += 61) {
+            size_t bad_row = 999;
+            float keep = x[at];
+            x[at] = bad[at % 3];
+            assert_int_equal(tq_codec_encode(&c, blocks, sizeof blocks, x, 64, 40, &bad_row),
+                             TQ_ERR_NONFINITE);
+            assert_int_equal(bad_row, at / 64);
+            assert_int_equal(tq_codec_encode(&c, blocks, sizeof blocks, x, 64, 40, NULL),
+                             TQ_ERR_NONFINITE);
+            assert_memory_equal(blocks, want, bad_row * c.block_bytes); /* rows before are done */
+            x[at] = keep;
+        }
+    }
+}
+
+/* ---- Arguments ---- */
+
+static void wrong_arguments(void **state)
+{
+    tq_codec c;
+    static float x[1024];
+    static uint8_t block[4096];
+
+    (void)state;
+    assert_int_equal(tq_codec_init(NULL, TQ_FMT_F16, 64, 0, 0), TQ_ERR_ARG);
+    assert_int_equal(tq_codec_init(&c, (tq_format)3, 64, 0, 0), TQ_ERR_ARG);
+    assert_int_equal(tq_codec_init(&c, (tq_format)-1, 64, 0, 0), TQ_ERR_ARG);
+    assert_int_equal(tq_codec_init(&c, TQ_FMT_AFFINE_K8, 64, 2, 0), TQ_ERR_ARG);
+    assert_int_equal(tq_codec_init(&c, TQ_FMT_F16, 64, TQ_CODEC_STRICT, 0), TQ_ERR_ARG);
+    static const uint32_t bad_group_dims[] = {0, 16, 32, 63, 65, 80, 96, 192, 1024, UINT32_MAX};
+    for (size_t i = 0; i < 10; i++) {
+        assert_int_equal(tq_codec_init(&c, TQ_FMT_AFFINE_K8, bad_group_dims[i], 0, 0), TQ_ERR_DIM);
+        assert_int_equal(tq_codec_init(&c, TQ_FMT_LLOYD_V3, bad_group_dims[i], 0, 0), TQ_ERR_DIM);
+    }
+    static const uint32_t bad_raw_dims[] = {0, 4, 8, 12, 17, 1025, 1032, UINT32_MAX};
+    for (size_t i = 0; i < 8; i++)
+        assert_int_equal(tq_codec_init(&c, TQ_FMT_BF16, bad_raw_dims[i], 0, 0), TQ_ERR_DIM);
+
+    assert_int_equal(tq_codec_init(&c, TQ_FMT_LLOYD_V3, 128, 0, TQ_ISA_ALL), TQ_OK);
+    assert_int_equal(c.block_bytes, 56);
+    assert_int_equal(tq_codec_encode(NULL, block, 56, x, 128, 1, NULL), TQ_ERR_ARG);
+    assert_int_equal(tq_codec_encode(&c, NULL, 56, x, 128, 1, NULL), TQ_ERR_ARG);
+    assert_int_equal(tq_codec_encode(&c, block, 56, NULL, 128, 1, NULL), TQ_ERR_ARG);
+    assert_int_equal(tq_codec_encode(&c, block, 56, x, 127, 1, NULL), TQ_ERR_ARG);
+    assert_int_equal(tq_codec_encode(&c, block, 55, x, 128, 1, NULL), TQ_ERR_SIZE);
+    assert_int_equal(tq_codec_encode(&c, block, 56, x, 128, SIZE_MAX, NULL), TQ_ERR_SIZE);
+    assert_int_equal(tq_codec_encode(&c, block, 56, x, 128, SIZE_MAX / 56 + 2, NULL), TQ_ERR_SIZE);
+    assert_int_equal(tq_codec_encode(&c, NULL, 0, NULL, 0, 0, NULL), TQ_OK);
+    assert_int_equal(tq_codec_decode(NULL, x, 128, block, 56, 1), TQ_ERR_ARG);
+    assert_int_equal(tq_codec_decode(&c, NULL, 128, block, 56, 1), TQ_ERR_ARG);
+    assert_int_equal(tq_codec_decode(&c, x, 127, block, 56, 1), TQ_ERR_ARG);
+    assert_int_equal(tq_codec_decode(&c, x, 128, NULL, 56, 1), TQ_ERR_ARG);
+    assert_int_equal(tq_codec_decode(&c, x, 128, block, 55, 1), TQ_ERR_SIZE);
+    assert_int_equal(tq_codec_decode(&c, x, 128, block, 56, SIZE_MAX), TQ_ERR_SIZE);
+    assert_int_equal(tq_codec_decode(&c, NULL, 0, NULL, 0, 0), TQ_OK);
+}
+
+/* ---- Stack ---- */
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define HAS_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define HAS_SANITIZER 1
+#endif
+#endif
+
+#ifdef HAS_SANITIZER
+static void stack_is_small(void **state)
+{
+    (void)state;
+    skip(); /* sanitizers have stack frames of their own */
+}
+#else
+static void *use_codec(void *arg)
+{
+    static float x[4 * 512], y[4 * 512];
+    static uint8_t blocks[4 * 2048];
+    uint32_t isa_mask = *(const uint32_t *)arg;
+
+    for (size_t f = 0; f < N_CASE_FORMATS; f++) {
+        tq_codec c;
+        if (tq_codec_init(&c, case_formats[f].format, 512, 0, isa_mask) != TQ_OK)
+            return NULL;
+        for (int huge = 0; huge < 2; huge++) { /* the guards take other ways */
+            for (size_t i = 0; i < 4 * 512; i++)
+                x[i] = huge ? 3e38f : (float)(i % 97) - 40.0f;
+            if (tq_codec_encode(&c, blocks, sizeof blocks, x, 512, 4, NULL) != TQ_OK ||
+                tq_codec_decode(&c, y, 512, blocks, sizeof blocks, 4) != TQ_OK)
+                return NULL;
+        }
+    }
+    return arg;
+}
+
+/* A thread with a 64 KB stack, filled with a pattern: how deep did the calls write? */
+static void stack_is_small(void **state)
+{
+    enum { STACK_BYTES = 256 * 1024 };
+    static _Alignas(64) uint8_t stack[STACK_BYTES];
+    static const uint32_t masks[] = {TQ_ISA_SCALAR, TQ_ISA_ALL};
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        pthread_attr_t attr;
+        pthread_t thread;
+        void *result = NULL;
+        size_t untouched = 0;
+
+        memset(stack, 0xa5, sizeof stack);
+        assert_int_equal(pthread_attr_init(&attr), 0);
+        assert_int_equal(pthread_attr_setstack(&attr, stack, sizeof stack), 0);
+        assert_int_equal(pthread_create(&thread, &attr, use_codec, (void *)(uintptr_t)&masks[i]),
+                         0);
+        assert_int_equal(pthread_join(thread, &result), 0);
+        pthread_attr_destroy(&attr);
+        assert_non_null(result);
+        while (untouched < sizeof stack && stack[untouched] == 0xa5)
+            untouched++;
+        /* The thread's own record lies in it too. */
+        if (sizeof stack - untouched > 16 * 1024)
+            fail_msg("mask %u: %zu bytes of stack", masks[i], sizeof stack - untouched);
+    }
+}
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tables_are_pinned),
+        cmocka_unit_test(rotation_is_the_matrix),
+        cmocka_unit_test(distortion_is_as_specified),
+        cmocka_unit_test(norms_are_kept),
+        cmocka_unit_test(every_element_takes_part),
+        cmocka_unit_test(single_equals_bulk),
+        cmocka_unit_test(nonfinite_rows_are_named),
+        cmocka_unit_test(wrong_arguments),
+        cmocka_unit_test(stack_is_small),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
