@@ -60,7 +60,7 @@ install:
 	@DESTDIR='$(DESTDIR)' cmake --install build/release --prefix '$(PREFIX)'
 
 bench: release
-	@build/release/apps/tq/tq bench kernels
+	@build/release/apps/tq/tq bench codec
 	@build/release/apps/tq/tq bench engine -m models/tiny-qwen3-28m.q8_0.gguf --peer llama
 
 format:

@@ -69,6 +69,9 @@ static bool turn(chat *c, const char *question)
     } else if (stop == GEN_STOP_INTERRUPTED) {
         msg_note("(interrupted; the question was not taken in)");
     }
+    if (out_is_tty() && err_is_tty()) {
+        msg_note("%s", ""); /* a line of air before the next question */
+    }
     gen_clear_interrupt();
     c->last_stop = stop;
     c->total.n_prompt += stats.n_prompt;
@@ -168,8 +171,8 @@ static void greet(const tqe_model *m, const tqe_session *s)
     tqe_session_info si;
     tqe_model_get_info(m, &mi);
     tqe_session_get_info(s, &si);
-    msg_note("%s, %s; cache %s, context %u tokens. /help lists commands.",
-             mi.name[0] ? mi.name : mi.arch, mi.weights, si.kv, si.n_ctx);
+    msg_note("%s, %s; cache %s, context %u tokens; /help for help", mi.name[0] ? mi.name : mi.arch,
+             mi.weights, si.kv, si.n_ctx);
 }
 
 static int chat_run(const chat_options *o)

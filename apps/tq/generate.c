@@ -246,19 +246,15 @@ void gen_report(const tqe_session *s, const gen_stats *stats, gen_stop stop)
 {
     tqe_session_info info;
     tqe_session_get_info(s, &info);
-    size_t f16_bytes = info.n_tokens * info.f16_bytes_per_token;
-    char used[32], f16[32], ratio[48] = "";
+    char used[32], f16[32];
     text_size(used, info.kv_bytes_used);
-    text_size(f16, f16_bytes);
-    if (info.kv_bytes_per_token != info.f16_bytes_per_token) {
-        bool smaller = info.kv_bytes_per_token < info.f16_bytes_per_token;
-        double a = (double)info.f16_bytes_per_token, b = (double)info.kv_bytes_per_token;
-        snprintf(ratio, sizeof ratio, ": %.2f times %s", smaller ? a / b : b / a,
-                 smaller ? "smaller" : "larger");
-    }
+    text_size(f16, info.n_tokens * info.f16_bytes_per_token);
     report_row("prompt", stats->n_prompt, stats->n_prompt, stats->prompt_s, "");
     report_row("answer", stats->n_generated, stats->n_decoded, stats->decode_s,
                gen_stop_text(stop));
-    msg_note("KV cache %7u tokens, %s: %s, f16 would take %s%s", info.n_tokens, info.kv, used, f16,
-             ratio);
+    msg_note("%-9s%7u tokens %10s   %s", "KV cache", info.n_tokens, used, info.kv);
+    if (info.kv_bytes_per_token != info.f16_bytes_per_token) {
+        msg_note("%-9s%14s %10s   %.2f times as much", "  in f16", "", f16,
+                 (double)info.f16_bytes_per_token / (double)info.kv_bytes_per_token);
+    }
 }

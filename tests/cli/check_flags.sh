@@ -11,25 +11,26 @@ trap 'rm -rf "$tmp"' EXIT
 help_flags() {
     sed -nE 's/^  +(-[^ ].*)$/\1/p' | sed -E 's/  .*//' | LC_ALL=C sort
 }
-# "**-m**, **--model** *FILE*" -> "-m, --model FILE"
+# "**-m**, **--model** *FILE*" -> "-m, --model FILE", below the heading $2 up to the next one.
 man_flags() {
-    grep -E '^\*\*-' "$1" | sed 's/[*\\]//g' | LC_ALL=C sort
+    awk -v h="# $2" '/^# / { on = $0 == h } on && /^\*\*-/' "$1" | sed 's/[*\\]//g' | LC_ALL=C sort
 }
 
 bad=0
-check() { # PAGE COMMAND...
-    page=$1
-    shift
+check() { # PAGE HEADING COMMAND...
+    page=$1 heading=$2
+    shift 2
     "$TQ" "$@" --help | help_flags >"$tmp/help"
-    man_flags "$man_dir/$page" >"$tmp/man"
+    man_flags "$man_dir/$page" "$heading" >"$tmp/man"
     if [ ! -s "$tmp/help" ] || ! diff -u "$tmp/help" "$tmp/man"; then
         echo "flags: tq $* --help (-) and $page (+) differ" >&2
         bad=1
     fi
 }
-check tq.1.md
-check tq-run.1.md run
-check tq-chat.1.md chat
-check tq-info.1.md info
-check tq-bench.1.md bench engine
+check tq.1.md OPTIONS
+check tq-run.1.md OPTIONS run
+check tq-chat.1.md OPTIONS chat
+check tq-info.1.md OPTIONS info
+check tq-bench.1.md 'ENGINE OPTIONS' bench engine
+check tq-bench.1.md 'CODEC OPTIONS' bench codec
 exit $bad

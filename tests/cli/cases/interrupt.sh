@@ -48,7 +48,7 @@ def wait_for(text):
         if not c:
             sys.exit("ended early")
         got += c
-wait_for(b"/help lists commands.")
+wait_for(b"/help for help")
 p.send_signal(signal.SIGINT)
 wait_for(b"Ctrl-C again")
 p.send_signal(signal.SIGINT)

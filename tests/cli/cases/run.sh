@@ -41,8 +41,8 @@ import json, sys; print("special:", json.load(sys.stdin)["prompt"]["tokens"] <= 
 # Limits.
 t run -m tiny.gguf -p 'a b c d e f g h' -c 4 -n 3
 "$TQ" run -t 1 -m "$BUNDLED" -p 'a b c' -n 0 2>&1 | digits
-"$TQ" run -t 1 -m "$BUNDLED" -p '' -n 2 --temp 0 2>&1 | tail -n 3 | digits
-"$TQ" run -t 1 -m "$BUNDLED" -p 'The sea' -c 8 -n 100 --temp 0 2>&1 | tail -n 3 | digits
+"$TQ" run -t 1 -m "$BUNDLED" -p '' -n 2 --temp 0 2>&1 | tail -n 4 | digits
+"$TQ" run -t 1 -m "$BUNDLED" -p 'The sea' -c 8 -n 100 --temp 0 2>&1 | tail -n 4 | digits
 # The JSON object: its members, their types, and bytes as the formula says.
 for n in 0 1 5; do
     "$TQ" run -t 1 -m "$BUNDLED" -p 'The sea' -n $n --temp 0 --kv turbo:k8v3 --json 2>&1 | python3 -c '

@@ -76,3 +76,6 @@ t bench engine -m a --peer-kv f16
 t bench engine -m a -r 0
 t bench engine -m a -n 0
 t bench engine -m a --kv nope
+t bench codec --dim 0
+t bench codec --dim 2000
+t bench codec extra
