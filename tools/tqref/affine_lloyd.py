@@ -5,44 +5,13 @@ from bisect import bisect_left
 from .lloyd_tables import CENTROID_WORDS
 from .num import (INF, div, f16_bits, f16_sat_bits, f16_value, f32, f32_from_bits, f32v, pack_lsb,
                   rint, unpack_lsb)
+from .rotate import butterflies, inv_sqrt, signs
 
 EPS = f32_from_bits(0x322BCC77)  # 1e-8
 GROUP = 32
 KEY_BITS = (2, 4, 5, 8)
 VALUE_BITS = (2, 3, 4, 5, 8)
 DIMS = (64, 128, 256, 512)
-
-
-def threefry2x32(k0, k1, c0, c1):
-    """Threefry-2x32, 20 rounds (Salmon et al., SC 2011)."""
-    m = 0xFFFFFFFF
-    ks = (k0, k1, k0 ^ k1 ^ 0x1BD11BDA)
-    rot = ((13, 15, 26, 6), (17, 29, 16, 24))
-    a, b = (c0 + ks[0]) & m, (c1 + ks[1]) & m
-    for i in range(5):
-        for r in rot[i % 2]:
-            a = (a + b) & m
-            b = ((b << r) | (b >> (32 - r))) & m
-            b ^= a
-        a = (a + ks[(i + 1) % 3]) & m
-        b = (b + ks[(i + 2) % 3] + i + 1) & m
-    return a, b
-
-
-def threefry_words(k0, k1, n):
-    """n words (n even): the counter pair (i, i + n/2) gives words i and i + n/2."""
-    h = n // 2
-    pairs = [threefry2x32(k0, k1, i, i + h) for i in range(h)]
-    return [p[0] for p in pairs] + [p[1] for p in pairs]
-
-
-def signs(dim):
-    """+1.0 / -1.0 per element: -1 where the top bit of word / 2^32 (rounded to f32) is set."""
-    out = []
-    for w in threefry_words(0, 42, dim):
-        u = min(f32(f32(float(w)) / 4294967296.0), 1.0 - 2.0**-24)
-        out.append(1.0 - 2.0 * math.floor(2.0 * u))
-    return out
 
 
 # Centroids of the unit normal, ascending, as recorded upstream; not antisymmetric on purpose.
@@ -145,19 +114,6 @@ def key_decode(codes, scales, zeros):
 
 
 # ---- values -----------------------------------------------------------------------------
-
-def butterflies(y):
-    """Unnormalised Walsh-Hadamard transform, stages h = 1, 2, 4, ..., natural order."""
-    y, n, h = list(y), len(y), 1
-    while h < n:
-        s = f32v(y[j] + y[j + h] if not j & h else y[j - h] - y[j] for j in range(n))
-        y, h = s, 2 * h
-    return y
-
-
-def inv_sqrt(dim):
-    return f32(1.0 / math.sqrt(dim))
-
 
 def value_rotate(row):
     sg, c = signs(len(row)), inv_sqrt(len(row))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The worked examples of docs/format.md, chapter 13, as assertions."""
 from . import affine_lloyd as al
+from . import rotate
 from .num import f32, f32_bits, f32v
 
 
@@ -12,7 +13,7 @@ def check():
         if got != want:
             bad.append("example %s: %r instead of %r" % (name, got, want))
 
-    need("5.1", al.threefry2x32(0, 42, 0, 32), (0x4A53A5A2, 0x0494BBDC))
+    need("5.1", rotate.threefry2x32(0, 42, 0, 32), (0x4A53A5A2, 0x0494BBDC))
 
     x = f32v([-1.0, 2.0, 0.1, 0.7] + [0.0] * 28)
     need("13.1 s", f32_bits(f32(3.0 / 15.0)), 0x3E4CCCCD)

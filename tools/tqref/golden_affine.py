@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Check of the affine-lloyd goldens (tests/golden/affine-lloyd/ref32/*.bin, header TQGV)."""
+"""Check of the affine-lloyd goldens of profile ref32 (tests/golden/affine-lloyd, header TQGV)."""
 import glob
 import os
 import struct
@@ -71,8 +71,9 @@ def check_file(path):
 
 
 def check(root):
-    """Check every ref32 file under root/affine-lloyd. Returns (files, failures)."""
-    files = sorted(glob.glob(os.path.join(root, "affine-lloyd", "ref32", "*.bin")))
+    """Check every file of profile ref32 under root/affine-lloyd. Returns (files, failures)."""
+    files = sorted(glob.glob(os.path.join(root, "affine-lloyd", "**", "*.bin"), recursive=True))
+    files = [f for f in files if open(f, "rb").read(16)[12:16] == bytes(4)]
     fails = []
     for f in files:
         bad = check_file(f)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: MIT
+"""Goldens of chapters 8 to 11: tests/golden/blocks-v1 (its README describes the files).
+
+make() writes them; check() recomputes every byte. The library's tests read the same files."""
+import os
+import random
+import struct
+from . import baseline, norm_codebook, trellis
+from .num import f32_bytes, f32_list, f32v
+from .rotate import hadamard, signs
+
+MAGIC, VERSION = b"TQGB", 1
+DIMS = (64, 80, 96, 128, 192, 256, 512, 576)
+DEEP_DIMS = (64, 80, 128)  # with effort 12
+FEW_DIMS = (64, 80)        # of the formats for research and comparison
+DIR = "blocks-v1"
+
+
+class Format:
+    """name, number (tq_format), dims, efforts(dim), encode(row, effort), decode(block, dim)."""
+
+    def __init__(self, name, number, dims, deep, encode, decode):
+        self.name, self.number, self.dims, self.deep = name, number, dims, deep
+        self.encode, self.decode = encode, decode
+
+    def efforts(self, dim):
+        if not self.deep:
+            return (1,)
+        return (1, 3, 12) if dim in DEEP_DIMS else (1, 3)
+
+
+def formats():
+    out = []
+    for b in norm_codebook.BITS:
+        out.append(Format("turbo%d" % b, 40 + b, DIMS, b != 8,
+                          lambda r, e, b=b: norm_codebook.encode(r, b, e),
+                          lambda k, d, b=b: norm_codebook.decode(k, b, d)))
+    for b in trellis.BITS:
+        out.append(Format("tcq%d" % b, 60 + b, DIMS, True,
+                          lambda r, e, b=b: trellis.encode(r, b, e),
+                          lambda k, d, b=b: trellis.decode(k, b, d)))
+    for b in (4, 8):
+        out.append(Format("affine%d" % b, 70 + b, FEW_DIMS, False,
+                          lambda r, e, b=b: baseline.affine_encode(r, b),
+                          lambda k, d, b=b: baseline.affine_decode(k, b, d)))
+    for b in (1, 2, 3, 4):
+        out.append(Format("mse%d" % b, 80 + b, FEW_DIMS, False,
+                          lambda r, e, b=b: baseline.mse_encode(r, b),
+                          lambda k, d, b=b: baseline.mse_decode(k, b, d)))
+        out.append(Format("prod%d" % b, 90 + b, FEW_DIMS, False,
+                          lambda r, e, b=b: baseline.prod_encode(r, b),
+                          lambda k, d, b=b: baseline.prod_decode(k, b, d)))
+    return out
+
+
+def input_rows(dim):
+    """12 rows for D <= 128, the first 6 of them for larger D."""
+    rng = random.Random(1000 + dim)
+    g = rng.gauss
+    one = [0.0] * dim
+    one[dim // 3] = -3.0
+    rows = [[g(0, 1) for _ in range(dim)],
+            [g(0, 1) * (20 if i in (3, 17, dim // 2 + 5) else 1) for i in range(dim)],
+            [0.0] * dim,
+            [s * 2.5 for s in signs(dim)],
+            [g(0, 1) * 1e30 for _ in range(dim)],
+            [g(0, 1) ** 3 * 100 for _ in range(dim)],
+            [g(0, 0.5) + g(0, 1.5) for _ in range(dim)],
+            one,
+            [1.0] * dim,
+            [g(0, 1e-5) for _ in range(dim)],
+            [g(0, 3e-8) for _ in range(dim)],
+            # Rotates to a few integers only: ties and zeros of both signs.
+            [a * b for a, b in zip(hadamard([1.0 if i < 4 else 0.0 for i in range(dim)]),
+                                   signs(dim))]]
+    return [f32v(r) for r in rows[:12 if dim <= 128 else 6]]
+
+
+def hostile_blocks(size, seed):
+    """Blocks that no encoder writes: random codes under special scales, all ones, zeros."""
+    rng = random.Random(seed)
+    out = [bytes([255]) * size, bytes(size - 2) + b"\x00\x3c"]
+    for scale in (0x7C00, 0xFC00, 0x7E00, 0x8000, 0x0001, 0xBC00, 0x7BFF):
+        out.append(rng.randbytes(size - 2) + scale.to_bytes(2, "little"))
+    return out
+
+
+def header(number, dim, rows, block, efforts, hostile):
+    return struct.pack("<4s15I", MAGIC, VERSION, number, dim, rows, block, len(efforts),
+                       *(list(efforts) + [0] * (3 - len(efforts))), hostile, *[0] * 5)
+
+
+def canonical(xs):
+    """One NaN, one zero."""
+    return [0.0 if v == 0 else v if v == v else float("nan") for v in xs]
+
+
+def file_bytes(fmt, dim, rows):
+    """The whole golden file of one format and dimension."""
+    efforts = fmt.efforts(dim)
+    per_effort = [[fmt.encode(r, e) for r in rows] for e in efforts]
+    size = len(per_effort[0][0])
+    bad = hostile_blocks(size, fmt.number * 10000 + dim) if dim == 80 else []
+    out = header(fmt.number, dim, len(rows), size, efforts, len(bad))
+    out += b"".join(b"".join(blocks) for blocks in per_effort)
+    out += b"".join(f32_bytes(canonical(fmt.decode(b, dim))) for b in per_effort[0])
+    out += b"".join(bad)
+    return out + b"".join(f32_bytes(canonical(fmt.decode(b, dim))) for b in bad)
+
+
+def _rows_path(root, dim):
+    return os.path.join(root, DIR, "rows_d%d.bin" % dim)
+
+
+def make(root):
+    os.makedirs(os.path.join(root, DIR), exist_ok=True)
+    for dim in DIMS:
+        with open(_rows_path(root, dim), "wb") as f:
+            f.write(b"".join(f32_bytes(r) for r in input_rows(dim)))
+    for fmt in formats():
+        for dim in fmt.dims:
+            with open(os.path.join(root, DIR, "%s_d%d.bin" % (fmt.name, dim)), "wb") as f:
+                f.write(file_bytes(fmt, dim, input_rows(dim)))
+
+
+def check(root):
+    """Returns (files, failures)."""
+    if not os.path.isdir(os.path.join(root, DIR)):
+        return 0, []
+    count, fails = 0, []
+    for fmt in formats():
+        for dim in fmt.dims:
+            x = f32_list(open(_rows_path(root, dim), "rb").read())
+            rows = [x[i:i + dim] for i in range(0, len(x), dim)]
+            name = "%s_d%d.bin" % (fmt.name, dim)
+            have = open(os.path.join(root, DIR, name), "rb").read()
+            want = file_bytes(fmt, dim, rows)
+            count += 1
+            if have != want:
+                at = next((i for i, (a, b) in enumerate(zip(have, want)) if a != b),
+                          min(len(have), len(want)))
+                fails.append("%s: byte %d of %d" % (name, at, len(want)))
+    return count, fails
