@@ -112,11 +112,23 @@ def _rows_path(root, dim):
     return os.path.join(root, DIR, "rows_d%d.bin" % dim)
 
 
+def _rotated_path(root, dim):
+    return os.path.join(root, DIR, "rotated_d%d.bin" % dim)
+
+
+def rotated_bytes(rows):
+    """y and r of every row, zeros for a row that counts as zero; zeros keep their sign."""
+    ys = [norm_codebook.rotated(r)[0] or [0.0] * len(r) for r in rows]
+    return b"".join(map(f32_bytes, ys)) + f32_bytes([norm_codebook.norm(y) for y in ys])
+
+
 def make(root):
     os.makedirs(os.path.join(root, DIR), exist_ok=True)
     for dim in DIMS:
         with open(_rows_path(root, dim), "wb") as f:
             f.write(b"".join(f32_bytes(r) for r in input_rows(dim)))
+        with open(_rotated_path(root, dim), "wb") as f:
+            f.write(rotated_bytes(input_rows(dim)))
     for fmt in formats():
         for dim in fmt.dims:
             with open(os.path.join(root, DIR, "%s_d%d.bin" % (fmt.name, dim)), "wb") as f:
@@ -128,6 +140,12 @@ def check(root):
     if not os.path.isdir(os.path.join(root, DIR)):
         return 0, []
     count, fails = 0, []
+    for dim in DIMS:
+        x = f32_list(open(_rows_path(root, dim), "rb").read())
+        count += 1
+        if open(_rotated_path(root, dim), "rb").read() != rotated_bytes(
+                [x[i:i + dim] for i in range(0, len(x), dim)]):
+            fails.append("rotated_d%d.bin" % dim)
     for fmt in formats():
         for dim in fmt.dims:
             x = f32_list(open(_rows_path(root, dim), "rb").read())
