@@ -5,7 +5,7 @@ make() writes them; check() recomputes every byte. The library's tests read the 
 import os
 import random
 import struct
-from . import baseline, norm_codebook, trellis
+from . import affine_lloyd, baseline, norm_codebook, trellis
 from .num import f32_bytes, f32_list, f32v
 from .rotate import hadamard, signs
 
@@ -13,6 +13,7 @@ MAGIC, VERSION = b"TQGB", 1
 DIMS = (64, 80, 96, 128, 192, 256, 512, 576)
 DEEP_DIMS = (64, 80, 128)  # with effort 12
 FEW_DIMS = (64, 80)        # of the formats for research and comparison
+SHORT_DIMS = (80, 576)     # affine keys and Lloyd values: a short last group; another transform
 DIR = "blocks-v1"
 
 
@@ -31,6 +32,14 @@ class Format:
 
 def formats():
     out = []
+    for i, b in enumerate(affine_lloyd.KEY_BITS):
+        out.append(Format("k%d" % b, 10 + i, SHORT_DIMS, False,
+                          lambda r, e, b=b: affine_lloyd.key_block(r, b),
+                          lambda k, d, b=b: affine_lloyd.key_decode_block(k, b, d)))
+    for i, b in enumerate(affine_lloyd.VALUE_BITS):
+        out.append(Format("v%d" % b, 20 + i, SHORT_DIMS, False,
+                          lambda r, e, b=b: affine_lloyd.value_block(r, b),
+                          lambda k, d, b=b: affine_lloyd.value_decode_block(k, b, d)))
     for b in norm_codebook.BITS:
         out.append(Format("turbo%d" % b, 40 + b, DIMS, b != 8,
                           lambda r, e, b=b: norm_codebook.encode(r, b, e),
