@@ -26,6 +26,7 @@ set(TQ_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
 # Without -O gcc's intrinsics are macros that convert signs inside.
 set(TQ_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
   $<$<CONFIG:Debug>:-Wno-sign-conversion>)
+set(TQ_ISA_FLAGS_avx512_vnni ${TQ_ISA_FLAGS_avx512} -mavx512vnni -mavx512vbmi)
 set(TQ_ISA_FLAGS_neon "")
 
 # Flags go on a library of their own, never on a source property or a global variable: one stray

@@ -102,6 +102,33 @@ TQ_INLINE __m512 tq_broadcast16_f16(const uint8_t *p)
 
 /* ---- The transform ---- */
 
+/* v[i] lane j becomes v[j] lane i. */
+TQ_INLINE void tq_transpose16(__m512 *v)
+{
+    __m512 t[16], u[16];
+
+    for (int i = 0; i < 8; i++) {
+        t[2 * i] = _mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]);
+        t[2 * i + 1] = _mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]);
+    }
+    for (int i = 0; i < 4; i++) {
+        u[4 * i] = _mm512_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
+        u[4 * i + 1] = _mm512_shuffle_ps(t[4 * i], t[4 * i + 2], 0xee);
+        u[4 * i + 2] = _mm512_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+        u[4 * i + 3] = _mm512_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xee);
+    }
+    for (int i = 0; i < 4; i++) { /* quarter q of u[i + 4k]: column 4q + i of rows 4k .. 4k+3 */
+        __m512 a = _mm512_shuffle_f32x4(u[i], u[i + 4], 0x88);
+        __m512 b = _mm512_shuffle_f32x4(u[i], u[i + 4], 0xdd);
+        __m512 c = _mm512_shuffle_f32x4(u[i + 8], u[i + 12], 0x88);
+        __m512 d = _mm512_shuffle_f32x4(u[i + 8], u[i + 12], 0xdd);
+        v[i] = _mm512_shuffle_f32x4(a, c, 0x88);
+        v[i + 8] = _mm512_shuffle_f32x4(a, c, 0xdd);
+        v[i + 4] = _mm512_shuffle_f32x4(b, d, 0x88);
+        v[i + 12] = _mm512_shuffle_f32x4(b, d, 0xdd);
+    }
+}
+
 /* Butterflies between lanes i and i ^ distance. t + v*(+-1) is one rounding, as in the
  * reference. */
 TQ_INLINE __m512 tq_butterfly16(__m512 v, int distance)

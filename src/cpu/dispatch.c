@@ -31,7 +31,13 @@ const tq_kernels tq_kernels_avx2 = {
 
 const tq_kernels tq_kernels_avx512 = {
     .codec = &tq_codec_kernels_avx512,
-    .attn = &tq_attn_kernels_avx2,
+    .attn = &tq_attn_kernels_avx512,
+    .isa = TQ_ISA_AVX512,
+};
+
+const tq_kernels tq_kernels_avx512_vnni = {
+    .codec = &tq_codec_kernels_avx512,
+    .attn = &tq_attn_kernels_avx512_vnni,
     .isa = TQ_ISA_AVX512,
 };
 
@@ -67,6 +73,14 @@ static int cpu_has_avx512(void)
     return cpu_has_avx2() && os_saves(XCR0_ZMM) && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
            (b & need) == need;
 }
+
+static int cpu_has_avx512_vnni(void)
+{
+    const uint32_t need = bit_AVX512VNNI | bit_AVX512VBMI;
+    unsigned a, b, c, d;
+
+    return cpu_has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & need) == need;
+}
 #endif
 
 #if defined(TQ_HAVE_NEON)
@@ -86,6 +100,7 @@ static const struct rung {
 #if defined(TQ_HAVE_AVX2)
     {&tq_kernels_avx2, cpu_has_avx2},
     {&tq_kernels_avx512, cpu_has_avx512},
+    {&tq_kernels_avx512_vnni, cpu_has_avx512_vnni},
 #endif
 #if defined(TQ_HAVE_NEON)
     {&tq_kernels_neon, always}, /* part of every AArch64 */

@@ -203,6 +203,13 @@ static void find_isas(ck *t, const char *only)
         t->isas[t->n_isas++] = (ck_isa){isa_names[i].name, k};
         printf(" %s", isa_names[i].name);
     }
+#if defined(TQ_HAVE_AVX512)
+    /* Where the cluster with VNNI serves the ISA, the plain one runs too. */
+    if (t->n_isas && t->isas[t->n_isas - 1].kernels == &tq_kernels_avx512_vnni) {
+        t->isas[t->n_isas++] = (ck_isa){"avx512-plain", &tq_kernels_avx512};
+        printf(" avx512-plain");
+    }
+#endif
     printf("; seed %llu\n", (unsigned long long)t->started);
 }
 

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: MIT */
+/* avx512_attn_score.c — affine keys against prepared queries, for AVX-512.
+ *
+ * The one hard idea: the codes of 16 tokens are turned, four bytes at a time, so that each token is
+ * a lane. A sum of products is then one register for 16 tokens, no lanes are ever added up, and
+ * the query comes as a pair of int16 that the multiplication itself spreads from memory. Turning
+ * and expanding costs the same for one row as for eight.
+ *
+ * Pairs: 16 per group of 32 elements, each two int16 in a lane, in whatever order is cheapest for
+ * the width; preparation puts the query in the same order. A sum of 32 products is below 2^28 and
+ * exact, so a row's result does not depend on the rows beside it.
+ */
+#include "cpu/avx512_attn.h"
+
+#include "cpu/avx512.h"
+
+#include <float.h>
+
+enum { LANES = 16, PAIRS = 16, MAX_GROUPS = 512 / 32, ROWS = 4 };
+
+/* acc + the products of the two int16 of each lane. */
+TQ_INLINE __m512i dot2(__m512i acc, __m512i a, __m512i b)
+{
+#if TQ_HAVE_VNNI
+    return _mm512_dpwssd_epi32(acc, a, b);
+#else
+    return _mm512_add_epi32(acc, _mm512_madd_epi16(a, b));
+#endif
+}
+
+/* ---- Preparation ----------------------------------------------------------------------- */
+
+/* A prepared group of a row: 16 pairs of int16, then the scale of the integers and their sum times
+ * it. Rows follow each other within a group: [n_groups][n_rows]. */
+typedef struct prepared {
+    int16_t q[2 * PAIRS];
+    float scale, sum;
+    float unused[14]; /* a multiple of 64 bytes */
+} prepared;
+
+/* Place of element i of a group among its pairs. */
+static uint32_t place(uint32_t bits, uint32_t i)
+{
+    switch (bits) {
+    case 2: /* dword of 16 codes: (0, 8), (1, 9) ... */
+        return i / 16 * 16 + i % 8 * 2 + i / 8 % 2;
+    case 4: /* dword of 8 codes: (0, 4), (1, 5) ... */
+        return i / 8 * 8 + i % 4 * 2 + i / 4 % 2;
+    default: /* dword of 4 bytes: (0, 2), (1, 3) */
+        return i / 4 * 4 + i % 2 * 2 + i / 2 % 2;
+    }
+}
+
+TQ_INLINE void prep_group(prepared *p, const float *q, const uint32_t bits)
+{
+    const __m512 a = _mm512_loadu_ps(q), b = _mm512_loadu_ps(q + 16);
+    const __m512 abs_a = _mm512_abs_ps(a), abs_b = _mm512_abs_ps(b);
+    const __m512 most = _mm512_set1_ps(FLT_MAX);
+    const int finite = (_mm512_cmp_ps_mask(abs_a, most, _CMP_NLE_UQ) |
+                        _mm512_cmp_ps_mask(abs_b, most, _CMP_NLE_UQ)) == 0;
+    const float top = _mm512_reduce_max_ps(_mm512_max_ps(abs_a, abs_b));
+
+    if (!finite || !(top >= 0x1p-100f)) {
+        memset(p, 0, sizeof *p);
+        p->scale = p->sum = finite ? 0 : NAN;
+        return;
+    }
+    const __m512 inverse = _mm512_set1_ps(32767.0f / top);
+    const __m512i x = _mm512_cvtps_epi32(_mm512_mul_ps(a, inverse));
+    const __m512i y = _mm512_cvtps_epi32(_mm512_mul_ps(b, inverse));
+    int32_t n[32];
+    _mm512_storeu_si512(n, x);
+    _mm512_storeu_si512(n + 16, y);
+    for (uint32_t i = 0; i < 32; i++)
+        p->q[place(bits, i)] = (int16_t)n[i];
+    p->scale = top / 32767.0f;
+    p->sum = p->scale * (float)_mm512_reduce_add_epi32(_mm512_add_epi32(x, y));
+}
+
+TQ_INLINE void prep_affine(const tq_codec *k, void *prep, const float *q, uint32_t n_rows,
+                           const uint32_t bits)
+{
+    prepared *p = prep;
+    for (uint32_t g = 0; g < k->n_groups; g++)
+        for (uint32_t r = 0; r < n_rows; r++, p++)
+            prep_group(p, q + (size_t)r * k->dim + (size_t)g * 32, bits);
+}
+
+/* ---- Tokens to lanes ------------------------------------------------------------------- */
+
+/* Dword i of 16 tokens in out[i], i < 16; tokens from `left` on repeat the last one. Reads `words`
+ * (1 to 16) dwords of each. */
+TQ_INLINE void turn(__m512i out[16], const uint8_t *codes, size_t stride, uint32_t left,
+                    uint32_t words)
+{
+    const __mmask16 mask = (__mmask16)((1u << words) - 1);
+    __m512 v[16];
+    for (uint32_t t = 0; t < LANES; t++) {
+        const uint8_t *p = codes + (t < left ? t : left - 1) * stride;
+        v[t] = _mm512_maskz_loadu_ps(mask, p);
+    }
+    tq_transpose16(v);
+    for (int i = 0; i < 16; i++)
+        out[i] = _mm512_castps_si512(v[i]);
+}
+
+/* The pairs of a group from its dwords. */
+typedef void expand_fn(__m512i pair[PAIRS], const __m512i *words);
+
+TQ_INLINE void expand_k8(__m512i pair[PAIRS], const __m512i *words)
+{
+    for (int i = 0; i < 8; i++) {
+        pair[2 * i] = _mm512_srai_epi16(_mm512_slli_epi16(words[i], 8), 8);
+        pair[2 * i + 1] = _mm512_srai_epi16(words[i], 8);
+    }
+}
+
+TQ_INLINE void expand_k4(__m512i pair[PAIRS], const __m512i *words)
+{
+    const __m512i mask = _mm512_set1_epi16(15);
+    for (int i = 0; i < 4; i++) {
+        pair[4 * i] = _mm512_and_si512(words[i], mask);
+        pair[4 * i + 1] = _mm512_and_si512(_mm512_srli_epi16(words[i], 4), mask);
+        pair[4 * i + 2] = _mm512_and_si512(_mm512_srli_epi16(words[i], 8), mask);
+        pair[4 * i + 3] = _mm512_srli_epi16(words[i], 12);
+    }
+}
+
+TQ_INLINE void expand_k2(__m512i pair[PAIRS], const __m512i *words)
+{
+    const __m512i mask = _mm512_set1_epi16(3);
+    for (int i = 0; i < 2; i++) {
+        __m512i *p = pair + 8 * i;
+        p[0] = _mm512_and_si512(words[i], mask);
+        p[1] = _mm512_and_si512(_mm512_srli_epi16(words[i], 2), mask);
+        p[2] = _mm512_and_si512(_mm512_srli_epi16(words[i], 4), mask);
+        p[3] = _mm512_and_si512(_mm512_srli_epi16(words[i], 6), mask);
+        p[4] = _mm512_and_si512(_mm512_srli_epi16(words[i], 8), mask);
+        p[5] = _mm512_and_si512(_mm512_srli_epi16(words[i], 10), mask);
+        p[6] = _mm512_and_si512(_mm512_srli_epi16(words[i], 12), mask);
+        p[7] = _mm512_srli_epi16(words[i], 14);
+    }
+}
+
+/* ---- Score ----------------------------------------------------------------------------- */
+
+/* One group of 16 tokens against `rows` rows: s += scale * (q.scale * dot + q.sum * zero). */
+TQ_INLINE void score_rows(float *s, const prepared *q, const __m512i pair[PAIRS], __m512 scale,
+                          __m512 zero, int first, const uint32_t rows)
+{
+    __m512i even[ROWS], odd[ROWS];
+#pragma GCC unroll 4
+    for (uint32_t r = 0; r < rows; r++)
+        even[r] = odd[r] = _mm512_setzero_si512();
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < PAIRS; i += 2) {
+#pragma GCC unroll 4
+        for (uint32_t r = 0; r < rows; r++) {
+            int32_t a, b;
+            memcpy(&a, q[r].q + 2 * i, 4);
+            memcpy(&b, q[r].q + 2 * i + 2, 4);
+            even[r] = dot2(even[r], pair[i], _mm512_set1_epi32(a));
+            odd[r] = dot2(odd[r], pair[i + 1], _mm512_set1_epi32(b));
+        }
+    }
+#pragma GCC unroll 4
+    for (uint32_t r = 0; r < rows; r++) {
+        __m512 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(even[r], odd[r]));
+        __m512 x = _mm512_mul_ps(_mm512_set1_ps(q[r].sum), zero);
+        x = _mm512_fmadd_ps(_mm512_set1_ps(q[r].scale), dot, x);
+        __m512 old = first ? _mm512_setzero_ps() : _mm512_loadu_ps(s + r * TQ_TILE);
+        _mm512_storeu_ps(s + r * TQ_TILE, _mm512_fmadd_ps(scale, x, old));
+    }
+}
+
+TQ_INLINE void score_group(float *s, const prepared *q, uint32_t n_rows, const __m512i *words,
+                           const float *scale, const float *zero, int first, expand_fn *expand)
+{
+    const __m512 s16 = _mm512_loadu_ps(scale), z16 = _mm512_loadu_ps(zero);
+    __m512i pair[PAIRS];
+
+    expand(pair, words);
+    for (; n_rows >= ROWS; n_rows -= ROWS, q += ROWS, s += ROWS * TQ_TILE)
+        score_rows(s, q, pair, s16, z16, first, ROWS);
+    if (n_rows == 3)
+        score_rows(s, q, pair, s16, z16, first, 3);
+    else if (n_rows == 2)
+        score_rows(s, q, pair, s16, z16, first, 2);
+    else if (n_rows == 1)
+        score_rows(s, q, pair, s16, z16, first, 1);
+}
+
+/* 5-bit codes of up to 16 tokens as bytes, [16][dim]. */
+static void bytes_of_k5(uint8_t *out, const uint8_t *codes, size_t stride, uint32_t n,
+                        uint32_t n_groups)
+{
+    const __m512i mask = _mm512_set1_epi32(31);
+    for (uint32_t t = 0; t < n; t++)
+        for (uint32_t g = 0; g < n_groups; g++) {
+            __m512i x[2];
+            tq_unpack_group16(x, codes + t * stride, g, 5);
+            for (int i = 0; i < 2; i++)
+                _mm_storeu_si128((__m128i *)(void *)(out + (t * n_groups + g) * 32 + 16 * i),
+                                 _mm512_cvtepi32_epi8(_mm512_and_si512(x[i], mask)));
+        }
+}
+
+TQ_INLINE void score_affine(const tq_codec *k, float *s, const void *prep, uint32_t n_rows,
+                            tq_const_planes keys, uint32_t n, expand_fn *expand,
+                            const uint32_t bits)
+{
+    const uint32_t n_groups = k->n_groups;
+    const uint32_t group_words = bits == 5 ? 8 : bits; /* 5 bits are scored as bytes */
+    const uint32_t groups_at_once = 16 / group_words;
+    uint8_t bytes[LANES * 512];
+
+    for (uint32_t t = 0; t < n; t += LANES) {
+        const uint32_t left = n - t < LANES ? n - t : LANES;
+        const uint8_t *codes = keys.codes + t * keys.codes_stride;
+        size_t stride = keys.codes_stride;
+        float scale[MAX_GROUPS * LANES], zero[MAX_GROUPS * LANES];
+
+        for (uint32_t g = 0; g < n_groups; g += 4)
+            for (uint32_t i = 0; i < LANES; i += 8) {
+                /* Past the end the last token stands in; lanes above are not looked at. */
+                const uint32_t at = i < left ? i : 0, rest = left - at;
+                tq_transpose_f16(scale + g * LANES + i, LANES,
+                                 keys.scale + (t + at) * keys.scale_stride + 2 * g,
+                                 keys.scale_stride, rest, n_groups - g);
+                tq_transpose_f16(zero + g * LANES + i, LANES,
+                                 keys.zero + (t + at) * keys.zero_stride + 2 * g, keys.zero_stride,
+                                 rest, n_groups - g);
+            }
+        if (bits == 5) {
+            bytes_of_k5(bytes, codes, stride, left, n_groups);
+            codes = bytes;
+            stride = k->dim;
+        }
+        for (uint32_t g = 0; g < n_groups; g += groups_at_once) {
+            const uint32_t groups = n_groups - g < groups_at_once ? n_groups - g : groups_at_once;
+            __m512i words[16];
+            turn(words, codes + (size_t)g * group_words * 4, stride, left, groups * group_words);
+            for (uint32_t i = 0; i < groups; i++)
+                score_group(s + t, (const prepared *)prep + (size_t)(g + i) * n_rows, n_rows,
+                            words + i * group_words, scale + (g + i) * LANES,
+                            zero + (g + i) * LANES, g + i == 0, expand);
+        }
+    }
+}
+
+#define expand_k5 expand_k8
+
+#define AFFINE_KERNELS(bits)                                                                       \
+    void TQ_CLUSTER_B(tq_avx512_prep_k, bits)(const tq_codec *k, void *prep, const float *q,       \
+                                              uint32_t n_rows)                                     \
+    {                                                                                              \
+        prep_affine(k, prep, q, n_rows, bits);                                                     \
+    }                                                                                              \
+    void TQ_CLUSTER_B(tq_avx512_score_k, bits)(const tq_codec *k, float *s, const void *prep,      \
+                                               uint32_t n_rows, tq_const_planes keys, uint32_t n)  \
+    {                                                                                              \
+        score_affine(k, s, prep, n_rows, keys, n, expand_k##bits, bits);                           \
+    }
+
+AFFINE_KERNELS(2)
+AFFINE_KERNELS(4)
+AFFINE_KERNELS(5)
+AFFINE_KERNELS(8)
