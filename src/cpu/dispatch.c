@@ -86,7 +86,7 @@ static int cpu_has_avx512_vnni(void)
 #if defined(TQ_HAVE_NEON)
 const tq_kernels tq_kernels_neon = {
     .codec = &tq_codec_kernels_neon,
-    .attn = &tq_attn_kernels_scalar,
+    .attn = &tq_attn_kernels_neon,
     .isa = TQ_ISA_NEON,
 };
 #endif

@@ -171,6 +171,7 @@ extern const tq_kernels tq_kernels_avx512_vnni;
 #if !defined(TQ_SCALAR_ONLY) && defined(__aarch64__)
 #define TQ_HAVE_NEON 1
 extern const tq_codec_kernels tq_codec_kernels_neon;
+extern const tq_attn_kernels tq_attn_kernels_neon;
 extern const tq_kernels tq_kernels_neon;
 #endif
 
