@@ -12,11 +12,9 @@
  */
 #include "cpu/avx512_attn.h"
 
-#include "cpu/avx512.h"
-
 #include <float.h>
 
-enum { LANES = 16, PAIRS = 16, MAX_GROUPS = 512 / 32, ROWS = 4 };
+enum { LANES = 16, PAIRS = 16, MAX_WORDS = 20, MAX_GROUPS = 512 / 32, ROWS = 4 };
 
 /* acc + the products of the two int16 of each lane. */
 TQ_INLINE __m512i dot2(__m512i acc, __m512i a, __m512i b)
@@ -46,6 +44,8 @@ static uint32_t place(uint32_t bits, uint32_t i)
         return i / 16 * 16 + i % 8 * 2 + i / 8 % 2;
     case 4: /* dword of 8 codes: (0, 4), (1, 5) ... */
         return i / 8 * 8 + i % 4 * 2 + i / 4 % 2;
+    case 5: /* 16 codes are 80 bits: (0, 16), (1, 17) ... */
+        return i % 16 * 2 + i / 16;
     default: /* dword of 4 bytes: (0, 2), (1, 3) */
         return i / 4 * 4 + i % 2 * 2 + i / 2 % 2;
     }
@@ -88,79 +88,96 @@ TQ_INLINE void prep_affine(const tq_codec *k, void *prep, const float *q, uint32
 
 /* ---- Tokens to lanes ------------------------------------------------------------------- */
 
-/* Dword i of 16 tokens in out[i], i < 16; tokens from `left` on repeat the last one. Reads `words`
- * (1 to 16) dwords of each. */
-TQ_INLINE void turn(__m512i out[16], const uint8_t *codes, size_t stride, uint32_t left,
+/* Dword i of 16 tokens in out[i], i < words, 4 to MAX_WORDS; tokens from `left` on repeat the last
+ * one. Four tokens meet in a register by masked loads, which need no shuffle; the rest is a 4 x 4
+ * exchange within each quarter. */
+TQ_INLINE void turn(__m512i *out, const uint8_t *codes, size_t stride, uint32_t left,
                     uint32_t words)
 {
-    const __mmask16 mask = (__mmask16)((1u << words) - 1);
-    __m512 v[16];
-    for (uint32_t t = 0; t < LANES; t++) {
-        const uint8_t *p = codes + (t < left ? t : left - 1) * stride;
-        v[t] = _mm512_maskz_loadu_ps(mask, p);
-    }
-    tq_transpose16(v);
-    for (int i = 0; i < 16; i++)
-        out[i] = _mm512_castps_si512(v[i]);
-}
-
-/* The pairs of a group from its dwords. */
-typedef void expand_fn(__m512i pair[PAIRS], const __m512i *words);
-
-TQ_INLINE void expand_k8(__m512i pair[PAIRS], const __m512i *words)
-{
-    for (int i = 0; i < 8; i++) {
-        pair[2 * i] = _mm512_srai_epi16(_mm512_slli_epi16(words[i], 8), 8);
-        pair[2 * i + 1] = _mm512_srai_epi16(words[i], 8);
-    }
-}
-
-TQ_INLINE void expand_k4(__m512i pair[PAIRS], const __m512i *words)
-{
-    const __m512i mask = _mm512_set1_epi16(15);
-    for (int i = 0; i < 4; i++) {
-        pair[4 * i] = _mm512_and_si512(words[i], mask);
-        pair[4 * i + 1] = _mm512_and_si512(_mm512_srli_epi16(words[i], 4), mask);
-        pair[4 * i + 2] = _mm512_and_si512(_mm512_srli_epi16(words[i], 8), mask);
-        pair[4 * i + 3] = _mm512_srli_epi16(words[i], 12);
+    const uint8_t *row[LANES];
+    for (uint32_t t = 0; t < LANES; t++)
+        row[t] = codes + (t < left ? t : left - 1) * stride;
+    for (uint32_t w = 0; w < words; w += 4) {
+        const uint32_t at = w + 4 <= words ? w : words - 4; /* the last four may overlap */
+        __m512i z[4];
+        for (int j = 0; j < 4; j++) {
+            const __m128i *p[4];
+            for (int i = 0; i < 4; i++)
+                p[i] = (const __m128i *)(const void *)(row[4 * i + j] + (size_t)at * 4);
+            z[j] = _mm512_castsi128_si512(_mm_loadu_si128(p[0]));
+            z[j] = _mm512_mask_broadcast_i32x4(z[j], 0x00f0, _mm_loadu_si128(p[1]));
+            z[j] = _mm512_mask_broadcast_i32x4(z[j], 0x0f00, _mm_loadu_si128(p[2]));
+            z[j] = _mm512_mask_broadcast_i32x4(z[j], 0xf000, _mm_loadu_si128(p[3]));
+        }
+        __m512i a = _mm512_unpacklo_epi32(z[0], z[1]), b = _mm512_unpacklo_epi32(z[2], z[3]);
+        out[at] = _mm512_unpacklo_epi64(a, b);
+        out[at + 1] = _mm512_unpackhi_epi64(a, b);
+        a = _mm512_unpackhi_epi32(z[0], z[1]), b = _mm512_unpackhi_epi32(z[2], z[3]);
+        out[at + 2] = _mm512_unpacklo_epi64(a, b);
+        out[at + 3] = _mm512_unpackhi_epi64(a, b);
     }
 }
 
-TQ_INLINE void expand_k2(__m512i pair[PAIRS], const __m512i *words)
+/* Pair i of a group from its dwords. */
+typedef __m512i pair_fn(const __m512i *words, int i);
+
+TQ_INLINE __m512i pair_k8(const __m512i *words, int i)
 {
-    const __m512i mask = _mm512_set1_epi16(3);
-    for (int i = 0; i < 2; i++) {
-        __m512i *p = pair + 8 * i;
-        p[0] = _mm512_and_si512(words[i], mask);
-        p[1] = _mm512_and_si512(_mm512_srli_epi16(words[i], 2), mask);
-        p[2] = _mm512_and_si512(_mm512_srli_epi16(words[i], 4), mask);
-        p[3] = _mm512_and_si512(_mm512_srli_epi16(words[i], 6), mask);
-        p[4] = _mm512_and_si512(_mm512_srli_epi16(words[i], 8), mask);
-        p[5] = _mm512_and_si512(_mm512_srli_epi16(words[i], 10), mask);
-        p[6] = _mm512_and_si512(_mm512_srli_epi16(words[i], 12), mask);
-        p[7] = _mm512_srli_epi16(words[i], 14);
-    }
+    __m512i x = words[i / 2];
+    return _mm512_srai_epi16(i % 2 ? x : _mm512_slli_epi16(x, 8), 8);
+}
+
+TQ_INLINE __m512i pair_k4(const __m512i *words, int i)
+{
+    __m512i x = _mm512_srlv_epi16(words[i / 4], _mm512_set1_epi16((short)(i % 4 * 4)));
+    return _mm512_and_si512(x, _mm512_set1_epi16(15));
+}
+
+TQ_INLINE __m512i pair_k2(const __m512i *words, int i)
+{
+    __m512i x = _mm512_srlv_epi16(words[i / 8], _mm512_set1_epi16((short)(i % 8 * 2)));
+    return _mm512_and_si512(x, _mm512_set1_epi16(3));
+}
+
+/* Code i is at bit 5i, code i + 16 another 64 + 16 bits further: two dwords on it is where the
+ * upper half of the pair wants it. A code may lie in two dwords. */
+TQ_INLINE __m512i pair_k5(const __m512i *words, int i)
+{
+    const int w = i * 5 / 32, down = i * 5 % 32;
+    const __m512i right = _mm512_set1_epi32(down), left = _mm512_set1_epi32(32 - down);
+    __m512i lo = _mm512_srlv_epi32(words[w], right), hi;
+
+    if (down > 27)
+        lo = _mm512_or_si512(lo, _mm512_sllv_epi32(words[w + 1], left));
+    if (down < 16)
+        hi = _mm512_srlv_epi32(words[w + 2], right);
+    else
+        hi = _mm512_sllv_epi32(words[w + 3], left);
+    if (down > 11 && down < 16)
+        hi = _mm512_or_si512(hi, _mm512_sllv_epi32(words[w + 3], left));
+    return _mm512_and_si512(_mm512_mask_blend_epi16(0xaaaaaaaau, lo, hi), _mm512_set1_epi16(31));
 }
 
 /* ---- Score ----------------------------------------------------------------------------- */
 
 /* One group of 16 tokens against `rows` rows: s += scale * (q.scale * dot + q.sum * zero). */
-TQ_INLINE void score_rows(float *s, const prepared *q, const __m512i pair[PAIRS], __m512 scale,
-                          __m512 zero, int first, const uint32_t rows)
+TQ_INLINE void score_rows(float *s, const prepared *q, const __m512i *words, __m512 scale,
+                          __m512 zero, int first, pair_fn *pair, const uint32_t rows)
 {
-    __m512i even[ROWS], odd[ROWS];
+    __m512i even[ROWS], odd[ROWS]; /* two chains a row: a multiplication takes five cycles */
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < rows; r++)
         even[r] = odd[r] = _mm512_setzero_si512();
 #pragma GCC unroll 8
-    for (uint32_t i = 0; i < PAIRS; i += 2) {
+    for (int i = 0; i < PAIRS; i += 2) {
+        const __m512i x = pair(words, i), y = pair(words, i + 1);
 #pragma GCC unroll 4
         for (uint32_t r = 0; r < rows; r++) {
             int32_t a, b;
             memcpy(&a, q[r].q + 2 * i, 4);
             memcpy(&b, q[r].q + 2 * i + 2, 4);
-            even[r] = dot2(even[r], pair[i], _mm512_set1_epi32(a));
-            odd[r] = dot2(odd[r], pair[i + 1], _mm512_set1_epi32(b));
+            even[r] = dot2(even[r], x, _mm512_set1_epi32(a));
+            odd[r] = dot2(odd[r], y, _mm512_set1_epi32(b));
         }
     }
 #pragma GCC unroll 4
@@ -174,81 +191,48 @@ TQ_INLINE void score_rows(float *s, const prepared *q, const __m512i pair[PAIRS]
 }
 
 TQ_INLINE void score_group(float *s, const prepared *q, uint32_t n_rows, const __m512i *words,
-                           const float *scale, const float *zero, int first, expand_fn *expand)
+                           const float *scale, const float *zero, int first, pair_fn *pair)
 {
     const __m512 s16 = _mm512_loadu_ps(scale), z16 = _mm512_loadu_ps(zero);
-    __m512i pair[PAIRS];
 
-    expand(pair, words);
     for (; n_rows >= ROWS; n_rows -= ROWS, q += ROWS, s += ROWS * TQ_TILE)
-        score_rows(s, q, pair, s16, z16, first, ROWS);
+        score_rows(s, q, words, s16, z16, first, pair, ROWS);
     if (n_rows == 3)
-        score_rows(s, q, pair, s16, z16, first, 3);
+        score_rows(s, q, words, s16, z16, first, pair, 3);
     else if (n_rows == 2)
-        score_rows(s, q, pair, s16, z16, first, 2);
+        score_rows(s, q, words, s16, z16, first, pair, 2);
     else if (n_rows == 1)
-        score_rows(s, q, pair, s16, z16, first, 1);
-}
-
-/* 5-bit codes of up to 16 tokens as bytes, [16][dim]. */
-static void bytes_of_k5(uint8_t *out, const uint8_t *codes, size_t stride, uint32_t n,
-                        uint32_t n_groups)
-{
-    const __m512i mask = _mm512_set1_epi32(31);
-    for (uint32_t t = 0; t < n; t++)
-        for (uint32_t g = 0; g < n_groups; g++) {
-            __m512i x[2];
-            tq_unpack_group16(x, codes + t * stride, g, 5);
-            for (int i = 0; i < 2; i++)
-                _mm_storeu_si128((__m128i *)(void *)(out + (t * n_groups + g) * 32 + 16 * i),
-                                 _mm512_cvtepi32_epi8(_mm512_and_si512(x[i], mask)));
-        }
+        score_rows(s, q, words, s16, z16, first, pair, 1);
 }
 
 TQ_INLINE void score_affine(const tq_codec *k, float *s, const void *prep, uint32_t n_rows,
-                            tq_const_planes keys, uint32_t n, expand_fn *expand,
-                            const uint32_t bits)
+                            tq_const_planes keys, uint32_t n, pair_fn *pair, const uint32_t bits)
 {
     const uint32_t n_groups = k->n_groups;
-    const uint32_t group_words = bits == 5 ? 8 : bits; /* 5 bits are scored as bytes */
-    const uint32_t groups_at_once = 16 / group_words;
-    uint8_t bytes[LANES * 512];
+    const uint32_t groups_at_once = bits == 8 ? 2 : bits == 2 ? 8 : 4; /* at most MAX_WORDS */
 
     for (uint32_t t = 0; t < n; t += LANES) {
         const uint32_t left = n - t < LANES ? n - t : LANES;
         const uint8_t *codes = keys.codes + t * keys.codes_stride;
-        size_t stride = keys.codes_stride;
         float scale[MAX_GROUPS * LANES], zero[MAX_GROUPS * LANES];
 
-        for (uint32_t g = 0; g < n_groups; g += 4)
-            for (uint32_t i = 0; i < LANES; i += 8) {
-                /* Past the end the last token stands in; lanes above are not looked at. */
-                const uint32_t at = i < left ? i : 0, rest = left - at;
-                tq_transpose_f16(scale + g * LANES + i, LANES,
-                                 keys.scale + (t + at) * keys.scale_stride + 2 * g,
-                                 keys.scale_stride, rest, n_groups - g);
-                tq_transpose_f16(zero + g * LANES + i, LANES,
-                                 keys.zero + (t + at) * keys.zero_stride + 2 * g, keys.zero_stride,
-                                 rest, n_groups - g);
-            }
-        if (bits == 5) {
-            bytes_of_k5(bytes, codes, stride, left, n_groups);
-            codes = bytes;
-            stride = k->dim;
+        for (uint32_t g = 0; g < n_groups; g += 4) {
+            tq_transpose16_f16(scale + g * LANES, LANES, keys.scale + t * keys.scale_stride + 2 * g,
+                               keys.scale_stride, left, n_groups - g);
+            tq_transpose16_f16(zero + g * LANES, LANES, keys.zero + t * keys.zero_stride + 2 * g,
+                               keys.zero_stride, left, n_groups - g);
         }
         for (uint32_t g = 0; g < n_groups; g += groups_at_once) {
             const uint32_t groups = n_groups - g < groups_at_once ? n_groups - g : groups_at_once;
-            __m512i words[16];
-            turn(words, codes + (size_t)g * group_words * 4, stride, left, groups * group_words);
+            __m512i words[MAX_WORDS];
+            turn(words, codes + (size_t)g * bits * 4, keys.codes_stride, left, groups * bits);
             for (uint32_t i = 0; i < groups; i++)
                 score_group(s + t, (const prepared *)prep + (size_t)(g + i) * n_rows, n_rows,
-                            words + i * group_words, scale + (g + i) * LANES,
-                            zero + (g + i) * LANES, g + i == 0, expand);
+                            words + i * bits, scale + (g + i) * LANES, zero + (g + i) * LANES,
+                            g + i == 0, pair);
         }
     }
 }
-
-#define expand_k5 expand_k8
 
 #define AFFINE_KERNELS(bits)                                                                       \
     void TQ_CLUSTER_B(tq_avx512_prep_k, bits)(const tq_codec *k, void *prep, const float *q,       \
@@ -259,7 +243,7 @@ TQ_INLINE void score_affine(const tq_codec *k, float *s, const void *prep, uint3
     void TQ_CLUSTER_B(tq_avx512_score_k, bits)(const tq_codec *k, float *s, const void *prep,      \
                                                uint32_t n_rows, tq_const_planes keys, uint32_t n)  \
     {                                                                                              \
-        score_affine(k, s, prep, n_rows, keys, n, expand_k##bits, bits);                           \
+        score_affine(k, s, prep, n_rows, keys, n, pair_k##bits, bits);                             \
     }
 
 AFFINE_KERNELS(2)

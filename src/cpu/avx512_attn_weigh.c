@@ -8,8 +8,6 @@
  */
 #include "cpu/avx512_attn.h"
 
-#include "cpu/avx512.h"
-
 enum { GROUP_FLOATS = 32, MAX_ROWS = 8 };
 
 typedef struct codebook {
@@ -156,11 +154,9 @@ TQ_INLINE void weigh_lloyd(const tq_codec *v, float *acc, size_t acc_stride, con
     for (uint32_t g = 0; g < v->n_groups; g += 4) {
         const uint32_t n_groups = v->n_groups - g < 4 ? v->n_groups - g : 4;
         float scale[4 * TQ_TILE];
-        for (uint32_t t = 0; t < TQ_TILE; t += 8) {
-            const uint32_t at = t < n ? t : 0; /* what lies past the end is not looked at */
-            tq_transpose_f16(scale + t, TQ_TILE, values.scale + at * values.scale_stride + 2 * g,
-                             values.scale_stride, n - at, n_groups);
-        }
+        for (uint32_t t = 0; t < n; t += 16)
+            tq_transpose16_f16(scale + t, TQ_TILE, values.scale + t * values.scale_stride + 2 * g,
+                               values.scale_stride, n - t, n_groups);
         for (uint32_t i = 0; i < n_groups; i++) {
             const uint8_t *codes = values.codes + (size_t)(g + i) * bits * 4;
             float *dst = acc + (size_t)(g + i) * GROUP_FLOATS;
