@@ -18,6 +18,10 @@
 #define TQ_UNROLL_FOR(...) _Pragma("GCC unroll 8") for (__VA_ARGS__)
 #endif
 
+/* Keep a sum in one register: without it gcc 12 renames the sums of an unrolled loop, runs out of
+ * registers and puts one in memory, which then sets the pace. */
+#define TQ_PIN(x) __asm__("" : "+x"(x))
+
 /* avx2_attn_score.c */
 tq_prep_fn tq_avx2_prep_f32, tq_avx2_prep_f16, tq_avx2_prep_bf16;
 tq_prep_fn tq_avx2_prep_k2, tq_avx2_prep_k4, tq_avx2_prep_k5, tq_avx2_prep_k8;
@@ -26,8 +30,10 @@ tq_score_fn tq_avx2_score_k2, tq_avx2_score_k4, tq_avx2_score_k5, tq_avx2_score_
 
 /* avx2_attn_weigh.c */
 tq_weigh_fn tq_avx2_weigh_f32, tq_avx2_weigh_f16, tq_avx2_weigh_bf16;
-tq_weigh_fn tq_avx2_weigh_v2, tq_avx2_weigh_v3, tq_avx2_weigh_v4, tq_avx2_weigh_v5,
-    tq_avx2_weigh_v8;
+tq_weigh_fn tq_avx2_weigh_v8;
+
+/* avx2_attn_lloyd.c */
+tq_weigh_fn tq_avx2_weigh_v2, tq_avx2_weigh_v3, tq_avx2_weigh_v4, tq_avx2_weigh_v5;
 
 /* avx2_attn_tile.c */
 tq_pack_fn tq_avx2_pack_keys, tq_avx2_pack_values;

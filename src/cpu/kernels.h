@@ -87,7 +87,10 @@ typedef struct tq_codec_kernels {
  * Affine keys are scored in integers: each group of 32 query elements becomes int16 with a scale
  * of its own, max|q| / 32767, so a score is  sum_g  scale_g * qs_g * (dot(q16, idx) + zero_g *
  * sum(q16)). The rounding of the query is part of the definition; docs/numerics.md has its cost.
- * Lloyd values are summed in the rotated domain. */
+ *
+ * Lloyd values are summed in the rotated domain. For those of 2 to 5 bits a kernel may round the
+ * weights (times group scale) to steps of max(largest / 32767, sum / 131000) over the tile, and
+ * centroids to 1 / 16383 of the largest. */
 #define TQ_TILE TQ_PAGE_TOKENS
 
 /* Columns of a packed strip, see tq_gemm_fn. */
@@ -120,7 +123,7 @@ typedef void tq_softmax_fn(float *s, const tq_span *span, uint32_t n_rows, float
                            float *max, float *sum, float *alpha);
 
 /* acc[r] = alpha[r] * acc[r] + sum over t < n of w[r][t] * v_t, Lloyd values rotated.
- * acc [n_rows][dim], rows acc_stride floats apart; w [n_rows][64]. */
+ * acc [n_rows][dim], rows acc_stride floats apart; w [n_rows][64], 0 from column n on. */
 typedef void tq_weigh_fn(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
                          const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n);
 
