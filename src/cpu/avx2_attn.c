@@ -6,6 +6,7 @@
  * in exact rational arithmetic, then rounded to f32); tests/kernels measures them in ulp.
  */
 #include "cpu/avx2_attn.h"
+#include "cpu/scalar_attn.h"
 
 #include <math.h>
 
@@ -131,14 +132,24 @@ const tq_attn_kernels tq_attn_kernels_avx2 = {
              [TQ_KAFFINE2] = tq_avx2_prep_k2,
              [TQ_KAFFINE4] = tq_avx2_prep_k4,
              [TQ_KAFFINE5] = tq_avx2_prep_k5,
-             [TQ_KAFFINE8] = tq_avx2_prep_k8},
+             [TQ_KAFFINE8] = tq_avx2_prep_k8,
+             TQ_NORM_ENTRIES(tq_scalar_prep_rotated),
+             TQ_TCQ_ENTRIES(tq_scalar_prep_rotated),
+             TQ_MSE_ENTRIES(tq_scalar_prep_rotated),
+             TQ_PROD_ENTRIES(tq_scalar_prep_rotated),
+             TQ_UNIFORM_ENTRIES(tq_scalar_prep_float)},
     .score = {[TQ_KF32] = tq_avx2_score_f32,
               [TQ_KF16] = tq_avx2_score_f16,
               [TQ_KBF16] = tq_avx2_score_bf16,
               [TQ_KAFFINE2] = tq_avx2_score_k2,
               [TQ_KAFFINE4] = tq_avx2_score_k4,
               [TQ_KAFFINE5] = tq_avx2_score_k5,
-              [TQ_KAFFINE8] = tq_avx2_score_k8},
+              [TQ_KAFFINE8] = tq_avx2_score_k8,
+              TQ_NORM_ENTRIES(tq_scalar_score_rotated),
+              TQ_TCQ_ENTRIES(tq_scalar_score_rotated),
+              TQ_MSE_ENTRIES(tq_scalar_score_rotated),
+              TQ_PROD_ENTRIES(tq_scalar_score_rotated),
+              TQ_UNIFORM_ENTRIES(tq_scalar_score_float)},
     .weigh = {[TQ_KF32] = tq_avx2_weigh_f32,
               [TQ_KF16] = tq_avx2_weigh_f16,
               [TQ_KBF16] = tq_avx2_weigh_bf16,
@@ -146,7 +157,12 @@ const tq_attn_kernels tq_attn_kernels_avx2 = {
               [TQ_KLLOYD3] = tq_avx2_weigh_v3,
               [TQ_KLLOYD4] = tq_avx2_weigh_v4,
               [TQ_KLLOYD5] = tq_avx2_weigh_v5,
-              [TQ_KLLOYD8] = tq_avx2_weigh_v8},
+              [TQ_KLLOYD8] = tq_avx2_weigh_v8,
+              TQ_NORM_ENTRIES(tq_scalar_weigh),
+              TQ_TCQ_ENTRIES(tq_scalar_weigh),
+              TQ_MSE_ENTRIES(tq_scalar_weigh),
+              TQ_PROD_ENTRIES(tq_scalar_weigh),
+              TQ_UNIFORM_ENTRIES(tq_scalar_weigh)},
     .softmax = softmax,
     .pack_keys = tq_avx2_pack_keys,
     .pack_values = tq_avx2_pack_values,

@@ -29,13 +29,26 @@ TQ_INLINE void rotate_row(float *y, const float *x, uint32_t dim)
     }
 }
 
+/* The dimensions that Lloyd values have. */
+static int is_lloyd_dim(uint32_t dim)
+{
+    return dim == 64 || dim == 128 || dim == 256 || dim == 512;
+}
+
 void tq_avx2_rotate(float *x, uint32_t dim)
 {
-    rotate_row(x, x, dim);
+    if (is_lloyd_dim(dim))
+        rotate_row(x, x, dim);
+    else
+        tq_rotate_f32(x, dim);
 }
 
 void tq_avx2_unrotate(float *x, uint32_t dim)
 {
+    if (!is_lloyd_dim(dim)) {
+        tq_unrotate_f32(x, dim);
+        return;
+    }
     switch (dim) {
     case 64:
         tq_hadamard(x, x, 64, NULL, tq_sign_table(64));
