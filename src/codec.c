@@ -176,8 +176,6 @@ tq_status tq_codec_init(tq_codec *c, tq_format format, uint32_t dim, uint32_t fl
 
     if (!c || !info || !layout_takes_flags((row_layout)info->layout, flags))
         return TQ_ERR_ARG;
-    if (!tq_kernels_get(isa_mask)->codec->encode[info->kfmt])
-        return TQ_ERR_ARG;
     if (!layout_takes_dim((row_layout)info->layout, dim))
         return TQ_ERR_DIM;
 
