@@ -15,6 +15,9 @@ tq_decode_fn tq_avx2_decode_v2, tq_avx2_decode_v3, tq_avx2_decode_v4, tq_avx2_de
 tq_decode_fn tq_avx2_decode_rotated_v2, tq_avx2_decode_rotated_v3, tq_avx2_decode_rotated_v4,
     tq_avx2_decode_rotated_v5, tq_avx2_decode_rotated_v8;
 
+tq_encode_fn tq_avx2_encode_tcq;
+tq_decode_fn tq_avx2_decode_tcq, tq_avx2_decode_rotated_tcq;
+
 void tq_avx2_rotate(float *x, uint32_t dim);
 void tq_avx2_unrotate(float *x, uint32_t dim);
 
