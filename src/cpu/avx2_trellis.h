@@ -10,6 +10,10 @@
 /* Searches done side by side: one (row, stretch) pair in each 32-bit lane. */
 enum { TQ_LANES = 8, TQ_PATH_WORDS = TQ_ROW_MAX / 32 };
 
+/* The searches take p - shift for p and cost - shift * level for cost, so that the costs of one
+ * stretch span less than 2^16; 0 below 5 bits. */
+enum { TQ_TRELLIS_SHIFT = 1000 };
+
 /* What the searches leave: per 32 coordinates and lane a word whose bit i is that of coordinate
  * 32 w + i. */
 typedef struct tq_paths {

@@ -23,7 +23,6 @@
 
 enum {
     FAR = 1 << 30,
-    SHIFT = 1000,                        /* of |p|, for 5 and 6 bits */
     N_PRICED = TQ_TRELLIS_LEVELS / 2 + 2 /* levels that |p| may choose */
 };
 
@@ -45,7 +44,7 @@ static void prices_init(prices *w, const tq_trellis *t, const uint8_t h[TQ_LANES
     const __m256i stretch = _mm256_setr_epi32(h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]);
     __m256i least = _mm256_set1_epi32(INT32_MAX);
 
-    w->shift = t->bits >= 5 ? SHIFT : 0;
+    w->shift = t->bits >= 5 ? TQ_TRELLIS_SHIFT : 0;
     w->n_rows = (int)half / 4;
     for (uint32_t i = 0; i < half + 2; i++) {
         const int level = t->levels[half - 2 + i];
