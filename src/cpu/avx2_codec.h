@@ -18,6 +18,14 @@ tq_decode_fn tq_avx2_decode_rotated_v2, tq_avx2_decode_rotated_v3, tq_avx2_decod
 tq_encode_fn tq_avx2_encode_tcq;
 tq_decode_fn tq_avx2_decode_tcq, tq_avx2_decode_rotated_tcq;
 
+tq_encode_fn tq_avx2_encode_turbo2, tq_avx2_encode_turbo3, tq_avx2_encode_turbo4,
+    tq_avx2_encode_turbo5, tq_avx2_encode_turbo6, tq_avx2_encode_turbo8;
+tq_decode_fn tq_avx2_decode_turbo2, tq_avx2_decode_turbo3, tq_avx2_decode_turbo4,
+    tq_avx2_decode_turbo5, tq_avx2_decode_turbo6, tq_avx2_decode_turbo8;
+tq_decode_fn tq_avx2_decode_rotated_turbo2, tq_avx2_decode_rotated_turbo3,
+    tq_avx2_decode_rotated_turbo4, tq_avx2_decode_rotated_turbo5, tq_avx2_decode_rotated_turbo6,
+    tq_avx2_decode_rotated_turbo8;
+
 void tq_avx2_rotate(float *x, uint32_t dim);
 void tq_avx2_unrotate(float *x, uint32_t dim);
 
