@@ -6,6 +6,7 @@
  * rows are three. Bytes do not depend on the company: lanes never mix.
  */
 #include "cpu/avx2_codec.h"
+#include "cpu/avx2_rotated.h"
 #include "cpu/avx2_trellis.h"
 #include "f16.h"
 
@@ -27,6 +28,7 @@ typedef struct encoder {
     const tq_trellis *t;
     uint32_t dim, stride; /* of p */
     uint32_t effort;
+    tq_row_constants k;
     int16_t edge[MAX_STRETCHES][TQ_TRELLIS_LEVELS];
     int16_t p[CHUNK + TQ_LANES * 32]; /* [rows][stride] */
     row_state row[TQ_LANES];
@@ -78,14 +80,14 @@ static int take_row(encoder *e, row_state *row, int16_t *p, const tq_codec *c, u
     tq_rotated_row r;
     float room[TQ_ROW_MAX];
 
-    if (!tq_row_rotate(&r, tq_row_take_mean(c, mean, x, room), e->dim)) {
+    if (!tq_avx2_row_rotate(&r, tq_row_take_mean(c, mean, x, room), e->dim)) {
         memset(row->codes, 0, c->code_bytes);
         memset(row->scale, 0, 2);
         return 0;
     }
-    row->num = tq_row_coordinates(p, &r, e->dim, e->t->unit, e->t->frac);
+    tq_avx2_fixed_point(p, &r, e->dim, e->k.to_p / r.norm);
+    row->num = r.norm * e->k.to_num;
     row->saturates = r.saturates;
-    memset(p + e->dim, 0, (e->stride - e->dim) * sizeof *p);
     return 1;
 }
 
@@ -100,6 +102,7 @@ void tq_avx2_encode_tcq(const tq_codec *c, tq_planes dst, const float *src, size
     e.dim = c->dim;
     e.stride = (c->dim + 31) / 32 * 32;
     e.effort = c->effort;
+    e.k = tq_avx2_row_constants(c->dim, e.t->unit, e.t->frac);
     for (uint32_t i = 0; i < c->effort; i++)
         tq_avx2_trellis_edges(e.edge[i], e.t, tq_stretches[i]);
     for (size_t i = 0; i < n; i++) {
@@ -117,17 +120,18 @@ void tq_avx2_encode_tcq(const tq_codec *c, tq_planes dst, const float *src, size
     encode_rows(&e, rows);
 }
 
-static inline void decode(const tq_codec *c, float *dst, size_t dst_stride, tq_const_planes src,
-                          size_t n, int rotated)
+static void decode(const tq_codec *c, float *dst, size_t dst_stride, tq_const_planes src, size_t n,
+                   int rotated)
 {
     const tq_trellis *t = tq_trellis_get(c->bits);
     int8_t level[TQ_ROW_MAX + 32];
+    tq_avx2_decoder d;
 
+    tq_avx2_decoder_init(&d, c, t->unit, rotated);
     for (size_t row = 0; row < n; row++) {
         tq_avx2_trellis_levels(level, src.codes + row * src.codes_stride, t, c->dim);
-        tq_row_reconstruct(c, dst + row * dst_stride, level, t->unit,
-                           src.scale + row * src.scale_stride,
-                           c->zero_bytes ? src.zero + row * src.zero_stride : NULL, rotated);
+        tq_avx2_reconstruct(&d, dst + row * dst_stride, level, src.scale + row * src.scale_stride,
+                            c->zero_bytes ? src.zero + row * src.zero_stride : NULL);
     }
 }
 
