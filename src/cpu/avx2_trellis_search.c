@@ -91,24 +91,28 @@ static inline void price_subsets(__m256i price[4], const prices *w, __m256i p)
     price[3] = _mm256_castps_si256(_mm256_blendv_ps(f3, f0, sign));
 }
 
-/* The four states with x2 = 0 or 1 from the four that lead there: low[x1] with x3 = 0, high[x1]
- * with x3 = 1. price[2 * i] of the subsets with this x2. Returns the word of decisions. */
-static inline uint32_t advance_half(__m256i next[4], __m256i low0, __m256i low1, __m256i high0,
-                                    __m256i high1, __m256i even, __m256i odd)
+/* Into one state: a with x3 = 0, b with x3 = 1. Returns the lanes in which b is cheaper. */
+static inline __m256i choose(__m256i *total, __m256i a, __m256i b)
 {
-    /* x1 = 0: subset x for x3 = 0, 1 - x for x3 = 1; x1 = 1: the other way round */
-    const __m256i a0 = _mm256_add_epi32(low0, even), b0 = _mm256_add_epi32(high0, odd);
-    const __m256i a1 = _mm256_add_epi32(low0, odd), b1 = _mm256_add_epi32(high0, even);
-    const __m256i a2 = _mm256_add_epi32(low1, odd), b2 = _mm256_add_epi32(high1, even);
-    const __m256i a3 = _mm256_add_epi32(low1, even), b3 = _mm256_add_epi32(high1, odd);
-    const __m256i m01 = _mm256_packs_epi32(_mm256_cmpgt_epi32(a0, b0), _mm256_cmpgt_epi32(a1, b1));
-    const __m256i m23 = _mm256_packs_epi32(_mm256_cmpgt_epi32(a2, b2), _mm256_cmpgt_epi32(a3, b3));
+    *total = _mm256_min_epi32(a, b);
+    return _mm256_cmpgt_epi32(a, b);
+}
 
-    next[0] = _mm256_min_epi32(a0, b0);
-    next[1] = _mm256_min_epi32(a1, b1);
-    next[2] = _mm256_min_epi32(a2, b2);
-    next[3] = _mm256_min_epi32(a3, b3);
-    return (uint32_t)_mm256_movemask_epi8(_mm256_packs_epi16(m01, m23));
+/* The four states of one x2, numbered x + 2 x1, from the four that lead there, numbered x1 + 2 x3;
+ * even and odd: the prices of subsets x2 and x2 + 2. In place. Returns the word of decisions. */
+static inline uint32_t advance_half(__m256i *s0, __m256i *s1, __m256i *s2, __m256i *s3,
+                                    __m256i even, __m256i odd)
+{
+    const __m256i even0 = _mm256_add_epi32(*s0, even), odd0 = _mm256_add_epi32(*s0, odd);
+    const __m256i even1 = _mm256_add_epi32(*s1, even), odd1 = _mm256_add_epi32(*s1, odd);
+    const __m256i even2 = _mm256_add_epi32(*s2, even), odd2 = _mm256_add_epi32(*s2, odd);
+    const __m256i even3 = _mm256_add_epi32(*s3, even), odd3 = _mm256_add_epi32(*s3, odd);
+    /* The price is that of subset x2 + 2 (x ^ x1 ^ x3). */
+    const __m256i m0 = choose(s0, even0, odd2), m1 = choose(s1, odd0, even2);
+    const __m256i m2 = choose(s2, odd1, even3), m3 = choose(s3, even1, odd3);
+
+    return (uint32_t)_mm256_movemask_epi8(
+        _mm256_packs_epi16(_mm256_packs_epi32(m0, m1), _mm256_packs_epi32(m2, m3)));
 }
 
 /* pt [8][8] := coordinates n .. n + 7 of eight lanes, a coordinate's lanes side by side. */
@@ -134,31 +138,46 @@ static inline void transpose(__m128i pt[8], const int16_t *const p[TQ_LANES], ui
     }
 }
 
-/* Returns the cheapest end of each lane. dim is a multiple of 8. */
+/* The cheaper of two ends and its number, in place; the first of equals. */
+static inline void cheaper_end(__m256i *end, __m256i *total, __m256i other, int number)
+{
+    const __m256i less = _mm256_cmpgt_epi32(*total, other);
+    *end = _mm256_blendv_epi8(*end, _mm256_set1_epi32(number), less);
+    *total = _mm256_min_epi32(*total, other);
+}
+
+/* Returns the cheapest end of each lane. dim is a multiple of 8. The states are variables, not an
+ * array, so that they stay in registers. */
 static __m256i forward(decisions *d, const prices *w, const int16_t *const p[TQ_LANES],
                        uint32_t dim)
 {
-    const __m256i far = _mm256_set1_epi32(FAR);
+    __m256i s0 = _mm256_setzero_si256(), s1 = _mm256_set1_epi32(FAR);
+    __m256i s2 = s1, s3 = s1, s4 = s1, s5 = s1, s6 = s1, s7 = s1;
     __m128i pt[8];
-    __m256i s[8] = {_mm256_setzero_si256(), far, far, far, far, far, far, far};
 
     for (uint32_t n = 0; n < dim; n++) {
-        __m256i price[4], next[8];
+        __m256i price[4];
 
         if (n % 8 == 0)
             transpose(pt, p, n);
         price_subsets(price, w, _mm256_cvtepi16_epi32(pt[n % 8]));
-        d->from[n][0] = advance_half(next, s[0], s[1], s[4], s[5], price[0], price[2]);
-        d->from[n][1] = advance_half(next + 4, s[2], s[3], s[6], s[7], price[1], price[3]);
-        for (int i = 0; i < 8; i++)
-            s[i] = next[i];
+        /* From states x1 + 2 x2 + 4 x3. What is now in s0 s1 s4 s5 are the states with x2 = 0. */
+        d->from[n][0] = advance_half(&s0, &s1, &s4, &s5, price[0], price[2]);
+        d->from[n][1] = advance_half(&s2, &s3, &s6, &s7, price[1], price[3]);
+        const __m256i new2 = s4, new3 = s5;
+        s4 = s2;
+        s5 = s3;
+        s2 = new2;
+        s3 = new3;
     }
     __m256i end = _mm256_setzero_si256();
-    for (int i = 1; i < 8; i++) {
-        const __m256i less = _mm256_cmpgt_epi32(s[0], s[i]);
-        end = _mm256_blendv_epi8(end, _mm256_set1_epi32(i), less);
-        s[0] = _mm256_min_epi32(s[0], s[i]);
-    }
+    cheaper_end(&end, &s0, s1, 1);
+    cheaper_end(&end, &s0, s2, 2);
+    cheaper_end(&end, &s0, s3, 3);
+    cheaper_end(&end, &s0, s4, 4);
+    cheaper_end(&end, &s0, s5, 5);
+    cheaper_end(&end, &s0, s6, 6);
+    cheaper_end(&end, &s0, s7, 7);
     return end;
 }
 
