@@ -96,60 +96,95 @@ TQ_INLINE __m256i levels_of(__m256i m, const __m256i *table, const int b)
     return _mm256_blendv_epi8(l, _mm256_shuffle_epi8(table[1], m), _mm256_slli_epi16(m, 3));
 }
 
-/* One stretch: magnitude numbers as bytes, <|p|, levels> and <levels, levels>. The coordinates
- * from dim on are 0 and add the lowest level's square, which is taken off again. */
-TQ_INLINE void try_stretch(uint8_t *mag, const int16_t *p, uint32_t dim, const encoder *e,
-                           const __m256i *edges, int32_t *dot, int32_t *ll, const int b)
+enum { BATCH = 3 }; /* stretches that share the loads of p */
+
+/* What the search learns of a stretch. */
+typedef struct trial {
+    uint8_t mag[ROOM]; /* magnitude numbers */
+    int32_t dot, ll;   /* <|p|, levels>, <levels, levels> */
+} trial;
+
+/* `count` stretches at once. The coordinates from dim on are 0 and add the lowest level's square,
+ * which is taken off again. */
+TQ_INLINE void try_stretches(trial *out, const int16_t *p, uint32_t dim, const encoder *e,
+                             uint32_t first, const int b, const int count)
 {
     const int n_edges = (1 << (b - 1)) - 1;
     const uint32_t padded = (dim + 31) / 32 * 32;
     const int32_t low = e->book->levels[0];
-    __m256i pl = _mm256_setzero_si256(), l2 = _mm256_setzero_si256();
+    __m256i pl[BATCH], l2[BATCH];
 
+#pragma GCC unroll 3
+    for (int i = 0; i < count; i++)
+        pl[i] = l2[i] = _mm256_setzero_si256();
     for (uint32_t j = 0; j < padded; j += 32) {
-        __m256i m[2];
-#pragma GCC unroll 2
-        for (int i = 0; i < 2; i++) {
-            __m256i a = _mm256_abs_epi16(load256(p + j + 16 * i));
-            m[i] = magnitudes(a, edges, n_edges);
-            __m256i l = levels_of(m[i], e->table, b);
-            pl = _mm256_add_epi32(pl, _mm256_madd_epi16(a, l));
-            l2 = _mm256_add_epi32(l2, _mm256_madd_epi16(l, l));
-            m[i] = _mm256_and_si256(m[i], _mm256_set1_epi16(0xff));
+        const __m256i a0 = _mm256_abs_epi16(load256(p + j));
+        const __m256i a1 = _mm256_abs_epi16(load256(p + j + 16));
+#pragma GCC unroll 3
+        for (int i = 0; i < count; i++) {
+            const __m256i *edges = e->edges[first + (uint32_t)i];
+            __m256i m0 = magnitudes(a0, edges, n_edges), m1 = magnitudes(a1, edges, n_edges);
+            __m256i x = levels_of(m0, e->table, b), y = levels_of(m1, e->table, b);
+            pl[i] = _mm256_add_epi32(
+                pl[i], _mm256_add_epi32(_mm256_madd_epi16(a0, x), _mm256_madd_epi16(a1, y)));
+            l2[i] = _mm256_add_epi32(
+                l2[i], _mm256_add_epi32(_mm256_madd_epi16(x, x), _mm256_madd_epi16(y, y)));
+            /* Both vectors as bytes, low bytes first: the order is restored with the signs. */
+            m1 = _mm256_slli_epi16(m1, 8);
+            m0 = _mm256_and_si256(m0, _mm256_set1_epi16(0xff));
+            store256(out[i].mag + j, _mm256_or_si256(m0, m1));
         }
-        store256(mag + j, _mm256_permute4x64_epi64(_mm256_packus_epi16(m[0], m[1]), 0xd8));
     }
-    *dot = sum8(pl);
-    *ll = sum8(l2) - (int32_t)(padded - dim) * low * low;
+#pragma GCC unroll 3
+    for (int i = 0; i < count; i++) {
+        out[i].dot = sum8(pl[i]);
+        out[i].ll = sum8(l2[i]) - (int32_t)(padded - dim) * low * low;
+    }
 }
 
 /* Codes of the best stretch, and <p, levels>. */
 TQ_INLINE int32_t search(uint8_t *code, const int16_t *p, uint32_t dim, const encoder *e,
                          uint32_t effort, const int b)
 {
-    uint8_t room[2][ROOM];
-    float best = -1;
-    int32_t best_dot = 0;
-    int at = 0; /* which room is free */
+    trial room[BATCH + 1];
+    trial *best = &room[BATCH];
+    float best_crit = -1;
 
-    for (uint32_t i = 0; i < effort; i++) {
-        int32_t dot, ll;
-        try_stretch(room[at], p, dim, e, e->edges[i], &dot, &ll, b);
-        float crit = tq_row_criterion(dot, ll);
-        if (crit > best) {
-            best = crit;
-            best_dot = dot;
-            at = !at;
+    best->dot = 0;
+
+    if (effort == 1) {
+        try_stretches(best, p, dim, e, 0, b, 1);
+    } else {
+        for (uint32_t first = 0; first < effort; first += BATCH) {
+            try_stretches(room, p, dim, e, first, b, BATCH);
+            uint32_t at = BATCH; /* without branches: which one wins is not predictable */
+            for (uint32_t i = 0; i < BATCH; i++) {
+                const float crit = tq_row_criterion(room[i].dot, room[i].ll);
+                const int better = crit > best_crit;
+                at = better ? i : at;
+                best_crit = better ? crit : best_crit;
+            }
+            if (effort == BATCH)
+                best = &room[at];
+            else if (at < BATCH)
+                *best = room[at];
         }
     }
-    const uint8_t *mag = room[!at];
     const __m256i sign = _mm256_set1_epi8((char)(1 << (b - 1)));
     for (uint32_t j = 0; j < dim; j += 32) {
-        __m256i s = _mm256_packs_epi16(load256(p + j), load256(p + j + 16));
-        s = _mm256_cmpgt_epi8(_mm256_setzero_si256(), _mm256_permute4x64_epi64(s, 0xd8));
-        store256(code + j, _mm256_or_si256(load256(mag + j), _mm256_and_si256(s, sign)));
+        /* The sign bits of both vectors, in the byte order of the magnitudes. */
+        const __m256i a = load256(p + j), c = load256(p + j + 16);
+        const __m256i upper = _mm256_set1_epi16((short)0xff00);
+        __m256i s = _mm256_blendv_epi8(_mm256_srai_epi16(a, 15), _mm256_srai_epi16(c, 15), upper);
+        __m256i v = _mm256_or_si256(load256(best->mag + j), _mm256_and_si256(s, sign));
+        /* 0 16 1 17 ... to 0 1 2 ... */
+        const __m256i split =
+            _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0, 2, 4, 6, 8,
+                             10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+        v = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(v, split), 0xd8);
+        store256(code + j, v);
     }
-    return best_dot;
+    return best->dot;
 }
 
 /* 8 bits: the levels themselves. Returns <p, levels>. */
@@ -239,47 +274,102 @@ static float largest(const float *y, uint32_t dim)
     return m;
 }
 
-TQ_INLINE void encode_row(const tq_codec *c, const encoder *e, uint8_t *codes, uint8_t *scale,
-                          const float *x, const int b)
+/* Rows are taken in tiles, in three steps, so that the long chains at the end of each (sums,
+ * roots, quotients) overlap with the next row's work. */
+enum { TILE_ROWS = 8, TILE_FLOATS = 2048 };
+
+typedef struct tile {
+    float y[TILE_FLOATS];
+    float sum[TILE_ROWS], norm[TILE_ROWS], num[TILE_ROWS], dot[TILE_ROWS];
+    uint8_t kind[TILE_ROWS]; /* tq_row_kind */
+} tile;
+
+/* Rotation; rows of huge elements by the reference. */
+static void rotate_tile(tile *t, const tq_codec *c, const float *src, size_t src_stride,
+                        tq_planes dst, size_t n)
 {
-    tq_rotated_row r;
+    float room[TQ_ROW_MAX];
+
+    for (size_t i = 0; i < n; i++) {
+        const float *x = src + i * src_stride;
+        float *y = t->y + i * c->dim;
+        if (c->zero_bytes)
+            x = tq_row_take_mean(c, dst.zero + i * dst.zero_stride, x, room);
+        t->kind[i] = (uint8_t)tq_avx2_rotate_sum(y, &t->sum[i], x, c->dim);
+        if (t->kind[i] == TQ_ROW_IS_HUGE) {
+            tq_rotated_row r;
+            tq_row_rotate(&r, x, c->dim);
+            memcpy(y, r.y, c->dim * sizeof(float));
+            t->norm[i] = r.norm;
+        }
+    }
+}
+
+TQ_INLINE void encode_tile(tile *t, const tq_codec *c, const encoder *e, tq_planes dst, size_t n,
+                           const int b)
+{
     int16_t p[ROOM];
     uint8_t code[2 * ROOM]; /* planes of the last runs are read past the row */
-    int32_t dot;
-    float num;
+    uint16_t scale[TILE_ROWS];
+    float root[TILE_ROWS];
 
-    if (!tq_avx2_row_rotate(&r, x, c->dim)) {
-        memset(codes, 0, c->code_bytes);
-        tq_store_le16(scale, 0);
-        return;
+    _mm256_storeu_ps(root, _mm256_sqrt_ps(_mm256_loadu_ps(t->sum)));
+    for (size_t i = 0; i < n; i++)
+        if (t->kind[i] != TQ_ROW_IS_HUGE)
+            t->norm[i] = root[i];
+    const __m256 norm = _mm256_loadu_ps(t->norm);
+    float inv[TILE_ROWS];
+    _mm256_storeu_ps(inv, _mm256_div_ps(_mm256_set1_ps(e->k.to_p), norm));
+    _mm256_storeu_ps(t->num, _mm256_mul_ps(norm, _mm256_set1_ps(e->k.to_num)));
+
+    for (size_t i = 0; i < n; i++) {
+        const float *y = t->y + i * c->dim;
+        uint8_t *codes = dst.codes + i * dst.codes_stride;
+        int32_t dot;
+        if (t->kind[i] == TQ_ROW_IS_ZERO) {
+            memset(codes, 0, c->code_bytes);
+            t->dot[i] = INFINITY; /* the scale becomes 0 */
+            continue;
+        }
+        if (b == 8) {
+            const float top = largest(y, c->dim);
+            t->num[i] = t->norm[i] / top * t->norm[i] * e->k.to_num;
+            tq_avx2_fix(p, y, c->dim, 4064.0f / top);
+            dot = round_levels(code, p, c->dim);
+        } else {
+            tq_avx2_fix(p, y, c->dim, inv[i]);
+            dot = search(code, p, c->dim, e, c->effort, b);
+        }
+        t->dot[i] = (float)dot;
+        pack_codes(codes, code, c, b);
     }
-    if (b == 8) {
-        const float top = largest(r.y, c->dim);
-        num = r.norm / top * r.norm * e->k.to_num;
-        tq_avx2_fixed_point(p, &r, c->dim, 4064.0f / top);
-        dot = round_levels(code, p, c->dim);
-    } else {
-        num = r.norm * e->k.to_num;
-        tq_avx2_fixed_point(p, &r, c->dim, e->k.to_p / r.norm);
-        dot = search(code, p, c->dim, e, c->effort, b);
-    }
-    pack_codes(codes, code, c, b);
-    tq_store_le16(scale, tq_row_scale(num, dot, r.saturates));
+    __m256 s = _mm256_div_ps(_mm256_loadu_ps(t->num), _mm256_loadu_ps(t->dot));
+    s = _mm256_min_ps(s, _mm256_set1_ps(TQ_F16_MAX));
+    _mm_storeu_si128((__m128i *)(void *)scale, _mm256_cvtps_ph(s, _MM_FROUND_TO_NEAREST_INT));
+    for (size_t i = 0; i < n; i++)
+        tq_store_le16(dst.scale + i * dst.scale_stride,
+                      t->kind[i] == TQ_ROW_IS_HUGE ? 0x7bffu : scale[i]);
 }
 
 TQ_INLINE void encode_norm(const tq_codec *c, tq_planes dst, const float *src, size_t src_stride,
                            size_t n, const int b)
 {
+    const size_t per_tile = TILE_FLOATS / c->dim < TILE_ROWS ? TILE_FLOATS / c->dim : TILE_ROWS;
     encoder e;
-    float room[TQ_ROW_MAX];
+    tile t;
 
     encoder_init(&e, c);
-    for (size_t row = 0; row < n; row++) {
-        const float *x = src + row * src_stride;
+    memset(&t.sum, 0, sizeof t.sum);
+    memset(&t.dot, 0, sizeof t.dot);
+    memset(&t.norm, 0, sizeof t.norm);
+    for (size_t row = 0; row < n; row += per_tile) {
+        const size_t rows = n - row < per_tile ? n - row : per_tile;
+        rotate_tile(&t, c, src + row * src_stride, src_stride, dst, rows);
+        encode_tile(&t, c, &e, dst, rows, b);
+        dst.codes += rows * dst.codes_stride;
+        dst.scale += rows * dst.scale_stride;
         if (c->zero_bytes)
-            x = tq_row_take_mean(c, dst.zero + row * dst.zero_stride, x, room);
-        encode_row(c, &e, dst.codes + row * dst.codes_stride, dst.scale + row * dst.scale_stride, x,
-                   b);
+            dst.zero += rows * dst.zero_stride;
     }
 }
 

@@ -212,38 +212,105 @@ TQ_INLINE float stripe_tree(__m256 lo, __m256 hi)
     return _mm_cvtss_f32(_mm_add_ss(b, _mm_movehdup_ps(b)));
 }
 
-int tq_avx2_row_rotate(tq_rotated_row *r, const float *x, uint32_t dim)
+/* Sum of squares of two vectors into the 16 stripes. */
+TQ_INLINE void add_squares(__m256 stripes[2], __m256 a, __m256 b)
+{
+    stripes[0] = _mm256_add_ps(stripes[0], _mm256_mul_ps(a, a));
+    stripes[1] = _mm256_add_ps(stripes[1], _mm256_mul_ps(b, b));
+}
+
+/* 64 * n elements: y = H (x * sign), with the largest magnitude and the stripes on the way. */
+TQ_INLINE void rotate_blocks(float *y, const float *x, const float *sign, __m256 *top,
+                             __m256 stripes[2], const int n)
 {
     const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-    const float *sign = tq_sign_table(dim);
-    __m256 top = _mm256_setzero_ps();
 
-    for (uint32_t j = 0; j < dim; j += 8) {
+    for (int block = 0; block < n; block++) {
+        __m256 v[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) {
+            const int j = 64 * block + 8 * i;
+            v[i] = _mm256_loadu_ps(x + j);
+            *top = _mm256_max_ps(*top, _mm256_and_ps(v[i], magnitude));
+            v[i] = tq_hadamard8(_mm256_mul_ps(v[i], _mm256_loadu_ps(sign + j)));
+        }
+        tq_hadamard_across(v, 8);
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++)
+            _mm256_storeu_ps(y + 64 * block + 8 * i, v[i]);
+    }
+    for (int i = 0; i < 64 && n > 1; i += 8) {
+        __m256 v[4];
+#pragma GCC unroll 4
+        for (int block = 0; block < n; block++)
+            v[block] = _mm256_loadu_ps(y + 64 * block + i);
+        tq_hadamard_across(v, n);
+#pragma GCC unroll 4
+        for (int block = 0; block < n; block++)
+            _mm256_storeu_ps(y + 64 * block + i, v[block]);
+    }
+    for (int j = 0; j < 64 * n; j += 16)
+        add_squares(stripes, _mm256_loadu_ps(y + j), _mm256_loadu_ps(y + j + 8));
+}
+
+static void rotate_any(float *y, const float *x, const float *sign, __m256 *top, __m256 stripes[2],
+                       uint32_t dim)
+{
+    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    uint32_t j;
+
+    for (j = 0; j < dim; j += 8) {
         __m256 v = _mm256_loadu_ps(x + j);
-        top = _mm256_max_ps(top, _mm256_and_ps(v, magnitude));
-        _mm256_storeu_ps(r->y + j, _mm256_mul_ps(v, _mm256_loadu_ps(sign + j)));
+        *top = _mm256_max_ps(*top, _mm256_and_ps(v, magnitude));
+        _mm256_storeu_ps(y + j, _mm256_mul_ps(v, _mm256_loadu_ps(sign + j)));
     }
-    const float largest = max_lane(top);
-    if (largest < TQ_ROW_TINY)
-        return 0;
-    if (largest >= TQ_ROW_HUGE)
-        return tq_row_rotate(r, x, dim); /* rare */
-    r->saturates = 0;
-    tq_avx2_hadamard(r->y, dim);
+    tq_avx2_hadamard(y, dim);
+    for (j = 0; j + 16 <= dim; j += 16)
+        add_squares(stripes, _mm256_loadu_ps(y + j), _mm256_loadu_ps(y + j + 8));
+    if (j < dim)
+        add_squares(stripes, _mm256_loadu_ps(y + j), _mm256_setzero_ps());
+}
 
-    __m256 lo = _mm256_setzero_ps(), hi = _mm256_setzero_ps();
-    uint32_t j = 0;
-    for (; j + 16 <= dim; j += 16) {
-        __m256 a = _mm256_loadu_ps(r->y + j), b = _mm256_loadu_ps(r->y + j + 8);
-        lo = _mm256_add_ps(lo, _mm256_mul_ps(a, a));
-        hi = _mm256_add_ps(hi, _mm256_mul_ps(b, b));
+tq_row_kind tq_avx2_rotate_sum(float *y, float *sum, const float *x, uint32_t dim)
+{
+    const float *sign = tq_sign_table(dim);
+    __m256 top = _mm256_setzero_ps(), stripes[2] = {top, top};
+
+    switch (dim) {
+    case 64:
+        rotate_blocks(y, x, sign, &top, stripes, 1);
+        break;
+    case 128:
+        rotate_blocks(y, x, sign, &top, stripes, 2);
+        break;
+    case 256:
+        rotate_blocks(y, x, sign, &top, stripes, 4);
+        break;
+    default:
+        rotate_any(y, x, sign, &top, stripes, dim);
+        break;
     }
-    if (j < dim) {
-        __m256 a = _mm256_loadu_ps(r->y + j);
-        lo = _mm256_add_ps(lo, _mm256_mul_ps(a, a));
+    *sum = stripe_tree(stripes[0], stripes[1]);
+    const float largest = max_lane(top);
+    return largest < TQ_ROW_TINY   ? TQ_ROW_IS_ZERO
+           : largest < TQ_ROW_HUGE ? TQ_ROW_IS_PLAIN
+                                   : TQ_ROW_IS_HUGE;
+}
+
+int tq_avx2_row_rotate(tq_rotated_row *r, const float *x, uint32_t dim)
+{
+    float sum;
+
+    switch (tq_avx2_rotate_sum(r->y, &sum, x, dim)) {
+    case TQ_ROW_IS_ZERO:
+        return 0;
+    case TQ_ROW_IS_HUGE:
+        return tq_row_rotate(r, x, dim); /* rare */
+    default:
+        r->saturates = 0;
+        r->norm = sqrtf(sum);
+        return 1;
     }
-    r->norm = sqrtf(stripe_tree(lo, hi));
-    return 1;
 }
 
 tq_row_constants tq_avx2_row_constants(uint32_t dim, float unit, uint32_t frac)
@@ -259,27 +326,31 @@ TQ_INLINE __m256i floor_times(const float *y, __m256 inv)
     return _mm256_cvttps_epi32(_mm256_floor_ps(v));
 }
 
-void tq_avx2_fixed_point(int16_t *p, const tq_rotated_row *r, uint32_t dim, float inv)
+void tq_avx2_fix(int16_t *p, const float *y, uint32_t dim, float inv)
 {
     const __m256 inv8 = _mm256_set1_ps(inv);
     const __m256i one = _mm256_set1_epi16(1);
     uint32_t j = 0;
 
     for (; j + 16 <= dim; j += 16) {
-        __m256i v =
-            _mm256_packs_epi32(floor_times(r->y + j, inv8), floor_times(r->y + j + 8, inv8));
+        __m256i v = _mm256_packs_epi32(floor_times(y + j, inv8), floor_times(y + j + 8, inv8));
         v = _mm256_permute4x64_epi64(v, 0xd8);
         _mm256_storeu_si256((__m256i *)(void *)(p + j),
                             _mm256_add_epi16(_mm256_add_epi16(v, v), one));
     }
     if (j < dim) {
-        __m256i v = floor_times(r->y + j, inv8);
+        __m256i v = floor_times(y + j, inv8);
         v = _mm256_permute4x64_epi64(_mm256_packs_epi32(v, v), 0xd8);
         v = _mm256_add_epi16(_mm256_add_epi16(v, v), one);
         _mm256_storeu_si256((__m256i *)(void *)(p + j), v);
     }
     if (dim % 32)
         memset(p + dim, 0, (32 - dim % 32) * sizeof *p);
+}
+
+void tq_avx2_fixed_point(int16_t *p, const tq_rotated_row *r, uint32_t dim, float inv)
+{
+    tq_avx2_fix(p, r->y, dim, inv);
 }
 
 /* ---- Decoder ---- */

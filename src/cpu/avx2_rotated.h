@@ -12,6 +12,12 @@
 /* x [dim] := H x, in place; tq_hadamard_takes(dim). */
 void tq_avx2_hadamard(float *x, uint32_t dim);
 
+/* What the largest magnitude of a row says. */
+typedef enum tq_row_kind { TQ_ROW_IS_ZERO, TQ_ROW_IS_PLAIN, TQ_ROW_IS_HUGE } tq_row_kind;
+
+/* y [dim] = H (x * sign) and the stripe sum of its squares. Not for use unless the row is plain. */
+tq_row_kind tq_avx2_rotate_sum(float *y, float *sum, const float *x, uint32_t dim);
+
 /* As tq_row_rotate. */
 int tq_avx2_row_rotate(tq_rotated_row *r, const float *x, uint32_t dim);
 
@@ -27,6 +33,7 @@ tq_row_constants tq_avx2_row_constants(uint32_t dim, float unit, uint32_t frac);
 /* As tq_row_fixed_point with inv of any size for which |y * inv| < 2^14, which both callers of
  * the reference keep. p has room for whole vectors: [dim + TQ_ROW_PAD]; p[dim ..] up to the next
  * multiple of 32 are set to 0. */
+void tq_avx2_fix(int16_t *p, const float *y, uint32_t dim, float inv);
 void tq_avx2_fixed_point(int16_t *p, const tq_rotated_row *r, uint32_t dim, float inv);
 
 /* What is constant over the rows of a decode call. */
