@@ -9,6 +9,10 @@
 /* Levels of the widest table, and of one of its four subsets. */
 enum { TQ_TRELLIS_LEVELS = 128, TQ_TRELLIS_SUBSET = TQ_TRELLIS_LEVELS / 4 };
 
+/* Fast searches take |p| - shift for |p| and cost - shift * level for cost, which changes no
+ * comparison, so that the costs of 5 and 6 bits span less than 2^16 too; 0 below 5 bits. */
+enum { TQ_TRELLIS_SHIFT = 1000 };
+
 /* A code of `bits` bits is o | x << (bits - 1): x the path bit of the coordinate, o the number of
  * its level within the subset that the path allows. Level l belongs to subset l % 4 as number
  * l / 4. */

@@ -7,12 +7,10 @@
 #include "cpu/scalar_rotated.h"
 #include "trellis.h"
 
+#include <immintrin.h>
+
 /* Searches done side by side: one (row, stretch) pair in each 32-bit lane. */
 enum { TQ_LANES = 8, TQ_PATH_WORDS = TQ_ROW_MAX / 32 };
-
-/* The searches take p - shift for p and cost - shift * level for cost, so that the costs of one
- * stretch span less than 2^16; 0 below 5 bits. */
-enum { TQ_TRELLIS_SHIFT = 1000 };
 
 /* What the searches leave: per 32 coordinates and lane a word whose bit i is that of coordinate
  * 32 w + i. */
@@ -38,8 +36,15 @@ void tq_avx2_trellis_codes(uint8_t *code, int32_t *dot, int32_t *ll, const tq_tr
 /* The planes of codes. code is padded to 32 beyond dim. */
 void tq_avx2_trellis_pack(uint8_t *planes, const uint8_t *code, const tq_trellis *t, uint32_t dim);
 
+/* Levels by number, 16 to a register, in both halves. */
+typedef struct tq_trellis_tables {
+    __m256i t[8];
+} tq_trellis_tables;
+
+tq_trellis_tables tq_avx2_trellis_tables(const tq_trellis *t);
+
 /* The levels of one row's stored planes. level is padded to 32 beyond dim. */
-void tq_avx2_trellis_levels(int8_t *level, const uint8_t *planes, const tq_trellis *t,
-                            uint32_t dim);
+void tq_avx2_trellis_levels(int8_t *level, const uint8_t *planes, const tq_trellis_tables *tables,
+                            uint32_t bits, uint32_t dim);
 
 #endif

@@ -201,51 +201,186 @@ void tq_avx2_trellis_pack(uint8_t *planes, const uint8_t *code, const tq_trellis
 
 /* ---- Decoder ---- */
 
-enum { PAD = 32 };
+enum { PAD = 32, STEP = 16 };
 
-/* Field r of a plane, w bits from bit `at`, moved to bit `to`. */
-static inline __m256i field(const uint8_t *plane, int at, int w, int to)
+/* What the decoder reads: elements r n1 .. r n1 + n1 - 1 of a row are run r of 8, n1 = dim / 8. A
+ * plane of single bits has each run in one bit of its n1 bytes, one of two bits has runs 2k and
+ * 2k + 1 in field k of the first and second half of its 2 n1 bytes. So a register that holds a
+ * plane of single bits twice, the second time shifted right by one, is laid out like one of two. */
+static inline __m128i load128(const void *p)
 {
-    const __m256i v = _mm256_srl_epi16(load256(plane), _mm_cvtsi32_si128(at));
-    return _mm256_slli_epi16(_mm256_and_si256(v, _mm256_set1_epi8((char)((1 << w) - 1))), to);
+    return _mm_loadu_si128((const __m128i *)p);
 }
 
-/* A plane of single bits has 8 runs of n1 = dim / 8 elements, one in each bit; one of two bits has
- * 4 runs of 2 n1. So elements r n1 .. r n1 + n1 - 1 are in the first or second half of those. */
-void tq_avx2_trellis_levels(int8_t *level, const uint8_t *planes, const tq_trellis *t, uint32_t dim)
+static inline __m256i runs_of_one_bit(__m128i plane)
 {
-    const level_table table = level_table_get(t);
-    const uint32_t bits = t->bits, n1 = dim / 8, n_o = n1 * (bits - 1);
-    uint8_t o[TQ_ROW_MAX * 5 / 8 + PAD], path[PAD + TQ_ROW_MAX / 8 + PAD];
-    uint8_t z0[TQ_ROW_MAX / 8 + PAD], z1[TQ_ROW_MAX / 8 + PAD];
-    uint8_t *x = path + PAD;
+    const __m256i by_half = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+    /* even bits; the odd ones are junk */
+    return _mm256_srlv_epi32(_mm256_broadcastsi128_si256(plane), by_half);
+}
 
-    memcpy(o, planes, n_o);
-    memcpy(x, planes + n_o, n1);
-    for (int i = 1; i <= 3; i++) /* of the previous run; before the first there are zeros */
-        x[-i] = (uint8_t)(x[(int)n1 - i] << 1);
-    for (uint32_t i = 0; i < n1; i += 32) {
-        const __m256i odd = _mm256_xor_si256(load256(x + i - 1), load256(x + i - 3));
-        store256(z0 + i, load256(x + i - 2));
-        store256(z1 + i, _mm256_xor_si256(load256(x + i), odd));
+static inline __m256i runs_of_two_bits(const uint8_t *plane, uint32_t n1)
+{
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(plane)), load128(plane + n1), 1);
+}
+
+static inline void store_halves(int8_t *low, uint32_t n1, __m256i v)
+{
+    _mm_storeu_si128((__m128i *)(void *)low, _mm256_castsi256_si128(v));
+    _mm_storeu_si128((__m128i *)(void *)(low + n1), _mm256_extracti128_si256(v, 1));
+}
+
+/* low: bits 0..3 of the level numbers. The tables of 16 from `first` on are told apart by fields
+ * that are shifted into the top bit of each byte: bit 4 and bit 5 by two, bit 6 by six. */
+static inline __m256i pick_level(const __m256i *table, __m256i low, __m256i two, __m256i six,
+                                 int field, const uint32_t bits)
+{
+    __m256i v = _mm256_shuffle_epi8(table[0], low);
+    if (bits <= 3)
+        return v;
+    const __m256i bit4 = _mm256_sll_epi16(two, _mm_cvtsi32_si128(7 - 2 * field));
+    v = _mm256_blendv_epi8(v, _mm256_shuffle_epi8(table[1], low), bit4);
+    if (bits == 4)
+        return v;
+    const __m256i bit5 = _mm256_sll_epi16(two, _mm_cvtsi32_si128(6 - 2 * field));
+    __m256i w = _mm256_blendv_epi8(_mm256_shuffle_epi8(table[2], low),
+                                   _mm256_shuffle_epi8(table[3], low), bit4);
+    v = _mm256_blendv_epi8(v, w, bit5);
+    if (bits == 5)
+        return v;
+    w = _mm256_blendv_epi8(_mm256_shuffle_epi8(table[4], low), _mm256_shuffle_epi8(table[5], low),
+                           bit4);
+    w = _mm256_blendv_epi8(w,
+                           _mm256_blendv_epi8(_mm256_shuffle_epi8(table[6], low),
+                                              _mm256_shuffle_epi8(table[7], low), bit4),
+                           bit5);
+    return _mm256_blendv_epi8(v, w, _mm256_sll_epi16(six, _mm_cvtsi32_si128(7 - 2 * field)));
+}
+
+/* Path bits of 16 places of all runs: x[k] those of k elements before. */
+typedef struct path_bits {
+    __m128i x[4];
+} path_bits;
+
+/* 16 places of all eight runs. o: the planes of o. */
+static inline void levels_at(int8_t *level, const uint8_t *o, const path_bits *path, uint32_t n1,
+                             const __m256i *table, const uint32_t bits)
+{
+    const __m256i even = _mm256_set1_epi8(0x55), low2 = _mm256_set1_epi8(0x33);
+    const __m256i z0 = runs_of_one_bit(path->x[2]);
+    const __m256i z1 =
+        runs_of_one_bit(_mm_xor_si128(path->x[0], _mm_xor_si128(path->x[1], path->x[3])));
+    const __m256i z1_up = _mm256_slli_epi16(_mm256_and_si256(z1, even), 1);
+    const __m256i z = _mm256_or_si256(_mm256_and_si256(z0, even), z1_up);
+    __m256i o2, two = z, six = z;
+
+    if (bits == 2)
+        o2 = _mm256_and_si256(runs_of_one_bit(load128(o)), even);
+    else
+        o2 = runs_of_two_bits(o, n1);
+    if (bits == 4)
+        two = runs_of_one_bit(load128(o + 2 * n1));
+    if (bits >= 5)
+        two = runs_of_two_bits(o + 2 * n1, n1);
+    if (bits == 6)
+        six = runs_of_one_bit(load128(o + 4 * n1));
+    /* Nibbles: z below, o above; fields 0 and 2 in one register, 1 and 3 in the other. */
+    const __m256i n02 = _mm256_or_si256(_mm256_slli_epi16(_mm256_and_si256(o2, low2), 2),
+                                        _mm256_and_si256(z, low2));
+    const __m256i n13 = _mm256_or_si256(_mm256_andnot_si256(low2, o2),
+                                        _mm256_and_si256(_mm256_srli_epi16(z, 2), low2));
+    const __m256i nibble = _mm256_set1_epi8(15);
+    const __m256i low[4] = {_mm256_and_si256(n02, nibble), _mm256_and_si256(n13, nibble),
+                            _mm256_and_si256(_mm256_srli_epi16(n02, 4), nibble),
+                            _mm256_and_si256(_mm256_srli_epi16(n13, 4), nibble)};
+
+    /* In ascending order: what is written beyond a run of less than 16 is overwritten. */
+    store_halves(level, n1, pick_level(table, low[0], two, six, 0, bits));
+    store_halves(level + 2 * n1, n1, pick_level(table, low[1], two, six, 1, bits));
+    store_halves(level + 4 * n1, n1, pick_level(table, low[2], two, six, 2, bits));
+    store_halves(level + 6 * n1, n1, pick_level(table, low[3], two, six, 3, bits));
+}
+
+static inline path_bits path_at(const uint8_t *x)
+{
+    path_bits p;
+    for (int k = 0; k < 4; k++)
+        p.x[k] = load128(x - k);
+    return p;
+}
+
+/* Runs of 16: the bits before come from the end of the run before, one bit lower. */
+static inline path_bits path_of_128(const uint8_t *plane)
+{
+    const __m128i x = load128(plane), before = _mm_add_epi8(x, x);
+    path_bits p = {{x, _mm_alignr_epi8(x, before, 15), _mm_alignr_epi8(x, before, 14),
+                    _mm_alignr_epi8(x, before, 13)}};
+    return p;
+}
+
+static inline void levels_of_row(int8_t *level, const uint8_t *planes, const __m256i *table,
+                                 uint32_t dim, const uint32_t bits)
+{
+    const uint32_t n1 = dim / 8, n_o = n1 * (bits - 1);
+    uint8_t room[PAD + TQ_ROW_MAX / 8 + PAD], copy[STEP * 5 + PAD];
+    uint8_t *x = room + PAD;
+    const uint8_t *o = planes;
+    path_bits path;
+    uint32_t i = 0;
+
+    if (n1 == STEP) {
+        path = path_of_128(planes + n_o);
+        levels_at(level, o, &path, n1, table, bits);
+        return;
     }
-    for (int r = 0; r < 8; r++) {
-        const uint8_t *o2 = o + (r & 1 ? n1 : 0);
-        const int at2 = r / 2 * 2;
+    memcpy(x, planes + n_o, n1);
+    memset(x + n1, 0, STEP);
+    for (int k = 1; k <= 3; k++) /* before the first run there are zeros */
+        x[-k] = (uint8_t)(x[(int)n1 - k] << 1);
+    if (n1 < STEP) { /* whole registers would read beyond the row */
+        memset(copy, 0, sizeof copy);
+        memcpy(copy, planes, n_o);
+        o = copy;
+    }
+    for (; i + STEP < n1; i += STEP) {
+        path = path_at(x + i);
+        levels_at(level + i, o + i, &path, n1, table, bits);
+    }
+    if (n1 > STEP)
+        i = n1 - STEP; /* overlaps the one before */
+    path = path_at(x + i);
+    levels_at(level + i, o + i, &path, n1, table, bits);
+}
 
-        for (uint32_t i = 0; i < n1; i += 32) {
-            __m256i l = _mm256_add_epi8(field(z0 + i, r, 1, 0), field(z1 + i, r, 1, 1));
-            if (bits == 2)
-                l = _mm256_add_epi8(l, field(o + i, r, 1, 2));
-            else
-                l = _mm256_add_epi8(l, field(o2 + i, at2, 2, 2));
-            if (bits == 4)
-                l = _mm256_add_epi8(l, field(o + 2 * n1 + i, r, 1, 4));
-            if (bits >= 5)
-                l = _mm256_add_epi8(l, field(o2 + 2 * n1 + i, at2, 2, 4));
-            if (bits == 6)
-                l = _mm256_add_epi8(l, field(o + 4 * n1 + i, r, 1, 6));
-            store256(level + (uint32_t)r * n1 + i, level_lookup(&table, l));
-        }
+tq_trellis_tables tq_avx2_trellis_tables(const tq_trellis *t)
+{
+    int8_t all[TQ_TRELLIS_LEVELS] = {0};
+    tq_trellis_tables v;
+
+    memcpy(all, t->levels, 2u << t->bits);
+    for (int i = 0; i < 8; i++)
+        v.t[i] = load128_twice(all + 16 * i);
+    return v;
+}
+
+void tq_avx2_trellis_levels(int8_t *level, const uint8_t *planes, const tq_trellis_tables *tables,
+                            uint32_t bits, uint32_t dim)
+{
+    switch (bits) {
+    case 2:
+        levels_of_row(level, planes, tables->t, dim, 2);
+        break;
+    case 3:
+        levels_of_row(level, planes, tables->t, dim, 3);
+        break;
+    case 4:
+        levels_of_row(level, planes, tables->t, dim, 4);
+        break;
+    case 5:
+        levels_of_row(level, planes, tables->t, dim, 5);
+        break;
+    default:
+        levels_of_row(level, planes, tables->t, dim, 6);
+        break;
     }
 }

@@ -4,8 +4,9 @@
  * rows come out as well as docs/format.md 9 says. */
 #include "support.h"
 
-#include "cpu/avx2_trellis.h"
+#include "cpu/scalar_rotated.h"
 #include "pack.h"
+#include "trellis.h"
 
 enum { SHORT = 16, MIN_BITS = 2, MAX_BITS = 6 };
 
