@@ -6,7 +6,6 @@
  * in exact rational arithmetic, then rounded to f32); tests/kernels measures them in ulp.
  */
 #include "cpu/avx2_attn.h"
-#include "cpu/scalar_attn.h"
 
 #include <math.h>
 
@@ -133,11 +132,11 @@ const tq_attn_kernels tq_attn_kernels_avx2 = {
              [TQ_KAFFINE4] = tq_avx2_prep_k4,
              [TQ_KAFFINE5] = tq_avx2_prep_k5,
              [TQ_KAFFINE8] = tq_avx2_prep_k8,
-             TQ_NORM_ENTRIES(tq_scalar_prep_rotated),
-             TQ_TCQ_ENTRIES(tq_scalar_prep_rotated),
-             TQ_MSE_ENTRIES(tq_scalar_prep_rotated),
-             TQ_PROD_ENTRIES(tq_scalar_prep_rotated),
-             TQ_UNIFORM_ENTRIES(tq_scalar_prep_float)},
+             TQ_NORM_ENTRIES(tq_avx2_prep_rotated),
+             TQ_TCQ_ENTRIES(tq_avx2_prep_rotated),
+             TQ_MSE_ENTRIES(tq_avx2_prep_rotated),
+             TQ_PROD_ENTRIES(tq_avx2_prep_rotated),
+             TQ_UNIFORM_ENTRIES(tq_avx2_prep_f32)},
     .score = {[TQ_KF32] = tq_avx2_score_f32,
               [TQ_KF16] = tq_avx2_score_f16,
               [TQ_KBF16] = tq_avx2_score_bf16,
@@ -145,11 +144,11 @@ const tq_attn_kernels tq_attn_kernels_avx2 = {
               [TQ_KAFFINE4] = tq_avx2_score_k4,
               [TQ_KAFFINE5] = tq_avx2_score_k5,
               [TQ_KAFFINE8] = tq_avx2_score_k8,
-              TQ_NORM_ENTRIES(tq_scalar_score_rotated),
-              TQ_TCQ_ENTRIES(tq_scalar_score_rotated),
-              TQ_MSE_ENTRIES(tq_scalar_score_rotated),
-              TQ_PROD_ENTRIES(tq_scalar_score_rotated),
-              TQ_UNIFORM_ENTRIES(tq_scalar_score_float)},
+              TQ_NORM_ENTRIES(tq_avx2_score_decoded),
+              TQ_TCQ_ENTRIES(tq_avx2_score_decoded),
+              TQ_MSE_ENTRIES(tq_avx2_score_decoded),
+              TQ_PROD_ENTRIES(tq_avx2_score_decoded),
+              TQ_UNIFORM_ENTRIES(tq_avx2_score_decoded)},
     .weigh = {[TQ_KF32] = tq_avx2_weigh_f32,
               [TQ_KF16] = tq_avx2_weigh_f16,
               [TQ_KBF16] = tq_avx2_weigh_bf16,
@@ -158,11 +157,11 @@ const tq_attn_kernels tq_attn_kernels_avx2 = {
               [TQ_KLLOYD4] = tq_avx2_weigh_v4,
               [TQ_KLLOYD5] = tq_avx2_weigh_v5,
               [TQ_KLLOYD8] = tq_avx2_weigh_v8,
-              TQ_NORM_ENTRIES(tq_scalar_weigh),
-              TQ_TCQ_ENTRIES(tq_scalar_weigh),
-              TQ_MSE_ENTRIES(tq_scalar_weigh),
-              TQ_PROD_ENTRIES(tq_scalar_weigh),
-              TQ_UNIFORM_ENTRIES(tq_scalar_weigh)},
+              TQ_NORM_ENTRIES(tq_avx2_weigh_decoded),
+              TQ_TCQ_ENTRIES(tq_avx2_weigh_decoded),
+              TQ_MSE_ENTRIES(tq_avx2_weigh_decoded),
+              TQ_PROD_ENTRIES(tq_avx2_weigh_decoded),
+              TQ_UNIFORM_ENTRIES(tq_avx2_weigh_decoded)},
     .softmax = softmax,
     .pack_keys = tq_avx2_pack_keys,
     .pack_values = tq_avx2_pack_values,

@@ -21,6 +21,11 @@ tq_weigh_fn tq_avx2_weigh_f32, tq_avx2_weigh_f16, tq_avx2_weigh_bf16;
 tq_weigh_fn tq_avx2_weigh_v2, tq_avx2_weigh_v3, tq_avx2_weigh_v4, tq_avx2_weigh_v5,
     tq_avx2_weigh_v8;
 
+/* avx2_attn_rotated.c */
+tq_prep_fn tq_avx2_prep_rotated;
+tq_score_fn tq_avx2_score_decoded;
+tq_weigh_fn tq_avx2_weigh_decoded;
+
 /* avx2_attn_tile.c */
 tq_pack_fn tq_avx2_pack_keys, tq_avx2_pack_values;
 tq_gemm_fn tq_avx2_gemm;
