@@ -26,6 +26,10 @@ tq_prep_fn tq_avx2_prep_rotated;
 tq_score_fn tq_avx2_score_decoded;
 tq_weigh_fn tq_avx2_weigh_decoded;
 
+/* avx2_attn_trellis.c; queries of tq_avx2_prep_rotated */
+tq_score_fn tq_avx2_score_tcq;
+tq_weigh_fn tq_avx2_weigh_tcq;
+
 /* avx2_attn_tile.c */
 tq_pack_fn tq_avx2_pack_keys, tq_avx2_pack_values;
 tq_gemm_fn tq_avx2_gemm;
