@@ -95,24 +95,24 @@ void tq_avx2_score_tcq(const tq_codec *k, float *s, const void *prep, uint32_t n
     const tq_trellis_tables tables = tq_avx2_trellis_tables(trellis);
     const uint32_t dim = k->dim, has_mean = k->zero_bytes > 0;
     const float *q = prep;
-    int8_t room[KEYS][TQ_ROW_MAX + PAD];
+    int8_t room[KEYS * (TQ_ROW_MAX + PAD)];
     float ones[TQ_ROW_MAX];
 
     if (has_mean)
         rotated_ones(ones, dim);
     for (uint32_t t = 0; t < n; t += KEYS) {
+        const uint32_t m = n - t < KEYS ? n - t : KEYS;
         const int8_t *level[KEYS];
         float scale[KEYS], mean[KEYS] = {0};
 
+        tq_avx2_trellis_levels(room, dim + PAD, keys.codes + t * keys.codes_stride,
+                               keys.codes_stride, &tables, k->bits, dim, m);
         for (uint32_t i = 0; i < KEYS; i++) { /* tokens from n on repeat the last one */
-            const uint32_t at = t + i < n ? t + i : n - 1;
-            level[i] = room[at - t];
+            const uint32_t at = t + (i < m ? i : m - 1);
+            level[i] = room + (size_t)(at - t) * (dim + PAD);
             scale[i] = f16_of(keys.scale, keys.scale_stride, at) * trellis->unit;
             if (has_mean)
                 mean[i] = f16_of(keys.zero, keys.zero_stride, at);
-            if (t + i < n)
-                tq_avx2_trellis_levels(room[i], keys.codes + at * keys.codes_stride, &tables,
-                                       k->bits, dim);
         }
         const __m128 scale4 = _mm_loadu_ps(scale), mean4 = _mm_loadu_ps(mean);
         for (uint32_t r = 0; r < n_rows; r += 2) {
@@ -233,10 +233,9 @@ void tq_avx2_weigh_tcq(const tq_codec *v, float *acc, size_t acc_stride, const f
     for (uint32_t t = 0; t < n; t += step) {
         const uint32_t m = n - t < step ? n - t : step;
 
+        tq_avx2_trellis_levels(level, dim + PAD, values.codes + t * values.codes_stride,
+                               values.codes_stride, &tables, v->bits, dim, m);
         for (uint32_t i = 0; i < m; i++) {
-            tq_avx2_trellis_levels(level + (size_t)i * (dim + PAD),
-                                   values.codes + (t + i) * values.codes_stride, &tables, v->bits,
-                                   dim);
             scale[i] = f16_of(values.scale, values.scale_stride, t + i) * trellis->unit;
             if (has_mean)
                 mean[i] = f16_of(values.zero, values.zero_stride, t + i);

@@ -124,13 +124,14 @@ static void decode(const tq_codec *c, float *dst, size_t dst_stride, tq_const_pl
                    int rotated)
 {
     const tq_trellis *t = tq_trellis_get(c->bits);
-    int8_t level[TQ_ROW_MAX + 32];
     const tq_trellis_tables tables = tq_avx2_trellis_tables(t);
+    int8_t level[TQ_ROW_MAX + 32];
     tq_avx2_decoder d;
 
     tq_avx2_decoder_init(&d, c, t->unit, rotated);
     for (size_t row = 0; row < n; row++) {
-        tq_avx2_trellis_levels(level, src.codes + row * src.codes_stride, &tables, c->bits, c->dim);
+        tq_avx2_trellis_levels(level, 0, src.codes + row * src.codes_stride, 0, &tables, c->bits,
+                               c->dim, 1);
         tq_avx2_reconstruct(&d, dst + row * dst_stride, level, src.scale + row * src.scale_stride,
                             c->zero_bytes ? src.zero + row * src.zero_stride : NULL);
     }

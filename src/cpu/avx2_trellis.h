@@ -43,8 +43,10 @@ typedef struct tq_trellis_tables {
 
 tq_trellis_tables tq_avx2_trellis_tables(const tq_trellis *t);
 
-/* The levels of one row's stored planes. level is padded to 32 beyond dim. */
-void tq_avx2_trellis_levels(int8_t *level, const uint8_t *planes, const tq_trellis_tables *tables,
-                            uint32_t bits, uint32_t dim);
+/* The levels of n rows of stored planes. level [n], rows stride bytes apart, stride at least dim;
+ * up to 16 bytes behind each row are written, in order. */
+void tq_avx2_trellis_levels(int8_t *level, size_t stride, const uint8_t *codes, size_t codes_stride,
+                            const tq_trellis_tables *tables, uint32_t bits, uint32_t dim,
+                            uint32_t n);
 
 #endif

@@ -363,24 +363,33 @@ tq_trellis_tables tq_avx2_trellis_tables(const tq_trellis *t)
     return v;
 }
 
-void tq_avx2_trellis_levels(int8_t *level, const uint8_t *planes, const tq_trellis_tables *tables,
-                            uint32_t bits, uint32_t dim)
+static inline void levels_of_rows(int8_t *level, size_t stride, const uint8_t *codes,
+                                  size_t codes_stride, const tq_trellis_tables *tables,
+                                  uint32_t dim, uint32_t n, const uint32_t bits)
+{
+    for (uint32_t i = 0; i < n; i++)
+        levels_of_row(level + i * stride, codes + i * codes_stride, tables->t, dim, bits);
+}
+
+void tq_avx2_trellis_levels(int8_t *level, size_t stride, const uint8_t *codes, size_t codes_stride,
+                            const tq_trellis_tables *tables, uint32_t bits, uint32_t dim,
+                            uint32_t n)
 {
     switch (bits) {
     case 2:
-        levels_of_row(level, planes, tables->t, dim, 2);
+        levels_of_rows(level, stride, codes, codes_stride, tables, dim, n, 2);
         break;
     case 3:
-        levels_of_row(level, planes, tables->t, dim, 3);
+        levels_of_rows(level, stride, codes, codes_stride, tables, dim, n, 3);
         break;
     case 4:
-        levels_of_row(level, planes, tables->t, dim, 4);
+        levels_of_rows(level, stride, codes, codes_stride, tables, dim, n, 4);
         break;
     case 5:
-        levels_of_row(level, planes, tables->t, dim, 5);
+        levels_of_rows(level, stride, codes, codes_stride, tables, dim, n, 5);
         break;
     default:
-        levels_of_row(level, planes, tables->t, dim, 6);
+        levels_of_rows(level, stride, codes, codes_stride, tables, dim, n, 6);
         break;
     }
 }

@@ -429,6 +429,9 @@ static void bench_entry(ck *t, const char *what, const char *name, void (*call)(
     if (!ck_wants(t, entry))
         return;
     double ns = ck_bench(t, entry, t->isas[isa].name, call, a, elements, elements * 4);
+    if (call == call_encode && a->c->effort && !t->csv)
+        printf("%-22s %-7s %10.3f us a row and stretch\n", entry, t->isas[isa].name,
+               ns / 1e3 / BENCH_ROWS / a->c->effort);
     if (isa == 0)
         *scalar_ns = ns;
     else if (!t->csv)
