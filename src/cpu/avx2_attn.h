@@ -30,6 +30,11 @@ tq_weigh_fn tq_avx2_weigh_decoded;
 tq_score_fn tq_avx2_score_tcq;
 tq_weigh_fn tq_avx2_weigh_tcq;
 
+/* avx2_attn_norm.c */
+tq_prep_fn tq_avx2_prep_norm;
+tq_score_fn tq_avx2_score_norm;
+tq_weigh_fn tq_avx2_weigh_norm;
+
 /* avx2_attn_tile.c */
 tq_pack_fn tq_avx2_pack_keys, tq_avx2_pack_values;
 tq_gemm_fn tq_avx2_gemm;

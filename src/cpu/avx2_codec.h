@@ -26,6 +26,11 @@ tq_decode_fn tq_avx2_decode_rotated_turbo2, tq_avx2_decode_rotated_turbo3,
     tq_avx2_decode_rotated_turbo4, tq_avx2_decode_rotated_turbo5, tq_avx2_decode_rotated_turbo6,
     tq_avx2_decode_rotated_turbo8;
 
+/* Integer levels of n rows of norm-codebook: level [n], rows stride bytes apart, stride at least
+ * dim rounded up to 32; the last row is written up to 31 bytes past that. */
+void tq_avx2_norm_levels(const tq_codec *c, int8_t *level, size_t stride, const uint8_t *codes,
+                         size_t codes_stride, uint32_t n);
+
 void tq_avx2_rotate(float *x, uint32_t dim);
 void tq_avx2_unrotate(float *x, uint32_t dim);
 

@@ -446,6 +446,50 @@ TQ_INLINE void unpack_levels(int8_t *level, const uint8_t *src, uint32_t dim,
     }
 }
 
+TQ_INLINE void levels_of_rows(const tq_codec *c, int8_t *level, size_t stride, const uint8_t *codes,
+                              size_t codes_stride, uint32_t n, const int b)
+{
+    const uint32_t last_plane = c->dim * (b == 3 || b == 5 ? 1u : b == 4 ? 4u : 2u) / 8;
+    __m256i table[2];
+    uint8_t copy[ROOM];
+
+    level_tables(table, tq_codebook_get((uint32_t)b));
+    for (uint32_t i = 0; i < n; i++, codes += codes_stride) {
+        const uint8_t *src = codes;
+        if (last_plane % 16) {
+            memcpy(copy, codes, c->code_bytes);
+            src = copy;
+        }
+        unpack_levels(level + i * stride, src, c->dim, table, b);
+    }
+}
+
+void tq_avx2_norm_levels(const tq_codec *c, int8_t *level, size_t stride, const uint8_t *codes,
+                         size_t codes_stride, uint32_t n)
+{
+    switch (c->bits) {
+    case 2:
+        levels_of_rows(c, level, stride, codes, codes_stride, n, 2);
+        break;
+    case 3:
+        levels_of_rows(c, level, stride, codes, codes_stride, n, 3);
+        break;
+    case 4:
+        levels_of_rows(c, level, stride, codes, codes_stride, n, 4);
+        break;
+    case 5:
+        levels_of_rows(c, level, stride, codes, codes_stride, n, 5);
+        break;
+    case 6:
+        levels_of_rows(c, level, stride, codes, codes_stride, n, 6);
+        break;
+    default:
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(level + i * stride, codes + i * codes_stride, c->dim);
+        break;
+    }
+}
+
 TQ_INLINE void decode_norm(const tq_codec *c, float *dst, size_t dst_stride, tq_const_planes src,
                            size_t n, const int b, int rotated)
 {

@@ -69,6 +69,25 @@ void tq_scalar_prep_rotated(const tq_codec *k, void *prep, const float *q, uint3
         k->kernels->codec->rotate(dst + (size_t)r * k->dim, k->dim);
 }
 
+/* The same, each query rounded to 16-bit integers with a scale of its own; kept as f32. */
+void tq_scalar_prep_norm(const tq_codec *k, void *prep, const float *q, uint32_t n_rows)
+{
+    float *dst = prep;
+
+    tq_scalar_prep_rotated(k, prep, q, n_rows);
+    for (uint32_t r = 0; r < n_rows && !k->zero_bytes; r++, dst += k->dim) {
+        float max = 0;
+        int finite = 1;
+        for (uint32_t j = 0; j < k->dim; j++) {
+            finite &= fabsf(dst[j]) <= FLT_MAX;
+            max = fabsf(dst[j]) > max ? fabsf(dst[j]) : max;
+        }
+        const float inverse = finite && max >= 0x1p-100f ? QUERY_MAX / max : 0;
+        for (uint32_t j = 0; j < k->dim; j++)
+            dst[j] = !finite ? NAN : inverse > 0 ? rintf(dst[j] * inverse) * (max / QUERY_MAX) : 0;
+    }
+}
+
 /* Layout of prepared affine queries: int16 [n_rows][dim], then per row and group the scale of the
  * integers and their sum times that scale: f32 [n_rows][n_groups][2]. */
 void tq_scalar_prep_affine(const tq_codec *k, void *prep, const float *q, uint32_t n_rows)
@@ -211,7 +230,7 @@ const tq_attn_kernels tq_attn_kernels_scalar = {
              [TQ_KAFFINE4] = tq_scalar_prep_affine,
              [TQ_KAFFINE5] = tq_scalar_prep_affine,
              [TQ_KAFFINE8] = tq_scalar_prep_affine,
-             TQ_NORM_ENTRIES(tq_scalar_prep_rotated),
+             TQ_NORM_ENTRIES(tq_scalar_prep_norm),
              TQ_TCQ_ENTRIES(tq_scalar_prep_rotated),
              TQ_MSE_ENTRIES(tq_scalar_prep_rotated),
              TQ_PROD_ENTRIES(tq_scalar_prep_rotated),

@@ -122,6 +122,11 @@ static int is_affine_key(const tq_codec *k)
     return k->format >= TQ_FMT_AFFINE_K2 && k->format <= TQ_FMT_AFFINE_K8;
 }
 
+static int is_norm_key(const tq_codec *k)
+{
+    return k->format >= TQ_FMT_NORM2 && k->format <= TQ_FMT_NORM8 && !k->zero_bytes;
+}
+
 /* A query as the kernels see it: for affine keys rounded to integers, kernels.h says how. */
 static void rounded_query(double *dst, const float *q, const tq_codec *k)
 {
@@ -133,6 +138,14 @@ static void rounded_query(double *dst, const float *q, const tq_codec *k)
         tq_rotate_f32(turned, k->dim);
         for (uint32_t j = 0; j < k->dim; j++)
             dst[j] = (double)turned[j];
+    }
+    if (is_norm_key(k)) {
+        double max = 0;
+        for (uint32_t j = 0; j < k->dim; j++)
+            max = fmax(max, fabs(dst[j]));
+        float inverse = max > 0 ? 32767.0f / (float)max : 0;
+        for (uint32_t j = 0; j < k->dim; j++)
+            dst[j] = (double)rintf((float)dst[j] * inverse) * (double)((float)max / 32767.0f);
     }
     if (!is_affine_key(k))
         return;
