@@ -23,7 +23,10 @@ function(tq_warnings target)
 endfunction()
 
 set(TQ_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
-set(TQ_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c)
+# Without -O gcc's intrinsics are macros that convert signs inside.
+set(TQ_ISA_FLAGS_avx512 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
+  $<$<CONFIG:Debug>:-Wno-sign-conversion>)
+set(TQ_ISA_FLAGS_avx512_vnni ${TQ_ISA_FLAGS_avx512} -mavx512vnni -mavx512vbmi)
 set(TQ_ISA_FLAGS_neon "")
 
 # Flags go on a library of their own, never on a source property or a global variable: one stray
@@ -37,6 +40,18 @@ function(tq_isa_object name isa)
   target_compile_options(${name} PRIVATE ${TQ_ISA_FLAGS_${isa}})
   set_target_properties(${name} PROPERTIES INTERPROCEDURAL_OPTIMIZATION OFF)
   tq_core_target(${name})
+  # Unrolled vector code grows past all bounds when each load is checked inline four ways: a
+  # minute for one file. The address check stays, as a call; the checks of alignment and null do
+  # nothing for intrinsics on unaligned loads that it would not find.
+  if(TQ_SANITIZE MATCHES "undefined")
+    target_compile_options(${name} PRIVATE
+      -fno-sanitize=alignment,null,object-size,pointer-overflow)
+  endif()
+  if(TQ_SANITIZE MATCHES "address")
+    target_compile_options(${name} PRIVATE
+      $<$<C_COMPILER_ID:GNU>:--param=asan-instrumentation-with-call-threshold=0>
+      "$<$<C_COMPILER_ID:Clang>:SHELL:-mllvm -asan-instrumentation-with-call-threshold=0>")
+  endif()
 endfunction()
 
 # What every object of the core shares.

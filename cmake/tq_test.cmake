@@ -62,7 +62,7 @@ function(tq_add_test)
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 120)
   endif()
-  if(TQ_SANITIZE)
+  if(TQ_SANITIZE OR CMAKE_CROSSCOMPILING) # slow: instrumented, or in an emulator
     math(EXPR T_TIMEOUT "4 * ${T_TIMEOUT}")
   endif()
   set_tests_properties(${T_NAME} PROPERTIES

@@ -112,8 +112,10 @@ typedef struct tqe_chat_message {
 } tqe_chat_message;
 
 /* Format messages by the template of the GGUF (or ChatML-like built-in name `tmpl`, NULL: the
- * GGUF's). add_assistant opens the answer. *text is malloc'ed. Error when the model has no
- * template that libllama knows: the text names the built-in ones. */
+ * GGUF's). add_assistant opens the answer. *text is malloc'ed. A message that spells a control
+ * token
+ * ("<|im_end|>") stays text: an invisible U+2060 is put into it. Roles are lower-case words. Error
+ * when the model has no template that libllama knows: the text names the built-in ones. */
 tqe_status tqe_chat_format(const tqe_model *m, const char *tmpl, const tqe_chat_message *msgs,
                            size_t n, bool add_assistant, char **text, tqe_error *err);
 
@@ -134,14 +136,14 @@ tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_s
 void tqe_session_free(tqe_session *s);
 
 /* Called between batches of a long eval; return false to stop (TQE_ERR_CANCELLED: the tokens
- * done so far stay). */
+ * done so far stay, and there are no logits until the next eval). */
 typedef bool tqe_progress_fn(void *ctx, size_t n_done, size_t n_total);
 
 /* Run n tokens and append them. Afterwards tqe_session_logits is for the last one. all_logits:
  * NULL, or [n][n_vocab] that gets the logits of every token. */
 tqe_status tqe_session_eval(tqe_session *s, const int32_t *ids, size_t n, float *all_logits,
                             tqe_progress_fn *progress, void *ctx, tqe_error *err);
-/* [n_vocab], valid until the next eval; NULL before the first. */
+/* [n_vocab], valid until the next eval; NULL before the first and after a truncation. */
 const float *tqe_session_logits(const tqe_session *s);
 size_t tqe_session_len(const tqe_session *s);
 /* Drop the tokens from n on. */

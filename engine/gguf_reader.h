@@ -88,5 +88,11 @@ uint64_t tqe_gguf_elem_u64(const tqe_gguf *g, const tqe_gguf_kv *kv, uint64_t i,
 float tqe_gguf_elem_f32(const tqe_gguf *g, const tqe_gguf_kv *kv, uint64_t i, bool *ok);
 
 const char *tqe_gguf_type_name(uint32_t type);
+/* Bytes of a scalar type; 0 for strings and arrays. */
+size_t tqe_gguf_type_bytes(uint32_t type);
+/* n <= 8 bytes, little-endian whatever the host is: GGUF files are. */
+uint64_t tqe_load_le(const uint8_t *p, size_t n);
+/* As memcmp, a prefix before what it is a prefix of. */
+int tqe_compare_bytes(const char *a, size_t na, const char *b, size_t nb);
 
 #endif

@@ -66,8 +66,8 @@ def main():
           "answer", found)
     print("\nThe model has 28 million parameters: expect sentences, not sense.", end="")
     story = [run(tq, model, s, "opening.txt", 80, 0.7) for s in SCHEMES]
-    table("\n2. A story opening: \"It was late in the autumn when the old sailor came back ... The\"",
-          "goes on", story)
+    table("\n2. A story opening: \"It was late in the autumn when the old sailor came back to the\n"
+          "   village. The\"", "goes on", story)
 
     ok = [SECRET in r["text"] for r in found]
     print()

@@ -2,6 +2,8 @@
 /* train_trellis.c — trains the level tables of the trellis family.
  *
  *   cc -std=c11 -O1 -ffp-contract=off tools/train_trellis.c -lm && ./a.out > src/trellis_tables.inc
+ *   (takes minutes; -O1, because gcc 12.2 at -O2 loses the result of train(); gcc -O1 and clang -O2
+ *   print the same tables)
  *   ./a.out --caps [bits [bound]]     the price of a bound on the levels, on held-out data
  *
  * A table of b bits has 2^(b+1) levels u * T[l], T integer, ascending, T[N-1-l] = -T[l]

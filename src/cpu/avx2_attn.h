@@ -10,6 +10,14 @@
 
 #define TQ_INLINE static inline __attribute__((always_inline))
 
+/* Unroll a loop of at most 8 rounds, so that an array of registers that it indexes is registers.
+ * clang does what GCC's pragma asks too late for that. */
+#if defined(__clang__)
+#define TQ_UNROLL_FOR(...) _Pragma("clang loop unroll(full)") for (__VA_ARGS__)
+#else
+#define TQ_UNROLL_FOR(...) _Pragma("GCC unroll 8") for (__VA_ARGS__)
+#endif
+
 /* avx2_attn_score.c */
 tq_prep_fn tq_avx2_prep_f32, tq_avx2_prep_f16, tq_avx2_prep_bf16;
 tq_prep_fn tq_avx2_prep_k2, tq_avx2_prep_k4, tq_avx2_prep_k5, tq_avx2_prep_k8;

@@ -77,22 +77,17 @@ TQ_INLINE void float_block(float *s, const float *q, tq_const_planes keys, uint3
     for (uint32_t t = 0; t < n; t += tokens) {
         const uint8_t *key[8];
         __m256 sum[8];
-#pragma GCC unroll 8
-        for (uint32_t i = 0; i < tokens; i++)
+        TQ_UNROLL_FOR (uint32_t i = 0; i < tokens; i++)
             key[i] = keys.codes + (t + i < n ? t + i : n - 1) * keys.codes_stride;
-#pragma GCC unroll 8
-        for (uint32_t i = 0; i < 8; i++)
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 8; i++)
             sum[i] = _mm256_setzero_ps();
         for (uint32_t j = 0; j < dim; j += 8) {
             __m256 x[8];
-#pragma GCC unroll 8
-            for (uint32_t i = 0; i < tokens; i++)
+            TQ_UNROLL_FOR (uint32_t i = 0; i < tokens; i++)
                 x[i] = load8(key[i] + (size_t)j * elem_bytes);
-#pragma GCC unroll 4
-            for (uint32_t r = 0; r < rows; r++) {
+            TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
                 __m256 y = _mm256_loadu_ps(q + (size_t)r * dim + j);
-#pragma GCC unroll 8
-                for (uint32_t i = 0; i < tokens; i++)
+                TQ_UNROLL_FOR (uint32_t i = 0; i < tokens; i++)
                     sum[r * tokens + i] = _mm256_fmadd_ps(x[i], y, sum[r * tokens + i]);
             }
         }
@@ -306,14 +301,11 @@ TQ_INLINE void affine_block(float *s, const uint8_t *prep, const uint8_t *const 
             const float *meta = (const float *)(const void *)(p + rows * 64);
             __m256i sum[8];
             group16 x[8];
-#pragma GCC unroll 8
-            for (uint32_t i = 0; i < tokens; i++)
+            TQ_UNROLL_FOR (uint32_t i = 0; i < tokens; i++)
                 x[i] = expand(key[t + i] + g * group_bytes);
-#pragma GCC unroll 4
-            for (uint32_t r = 0; r < rows; r++) {
+            TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
                 __m256i qa = _mm256_load_si256(q + 2 * r), qb = _mm256_load_si256(q + 2 * r + 1);
-#pragma GCC unroll 8
-                for (uint32_t i = 0; i < tokens; i++)
+                TQ_UNROLL_FOR (uint32_t i = 0; i < tokens; i++)
                     sum[r * tokens + i] = _mm256_add_epi32(_mm256_madd_epi16(x[i].a, qa),
                                                            _mm256_madd_epi16(x[i].b, qb));
             }

@@ -14,20 +14,17 @@ TQ_INLINE void block(const uint32_t m, float *c, size_t ldc, const float *a, siz
                      const float *b, const float *alpha, uint32_t k)
 {
     __m256 sum[MR][2];
-#pragma GCC unroll 6
-    for (uint32_t i = 0; i < m; i++)
+    TQ_UNROLL_FOR (uint32_t i = 0; i < m; i++)
         sum[i][0] = sum[i][1] = _mm256_setzero_ps();
     for (uint32_t l = 0; l < k; l++, b += TQ_STRIP) {
         __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8);
-#pragma GCC unroll 6
-        for (uint32_t i = 0; i < m; i++) {
+        TQ_UNROLL_FOR (uint32_t i = 0; i < m; i++) {
             __m256 x = _mm256_broadcast_ss(a + i * lda + l);
             sum[i][0] = _mm256_fmadd_ps(x, b0, sum[i][0]);
             sum[i][1] = _mm256_fmadd_ps(x, b1, sum[i][1]);
         }
     }
-#pragma GCC unroll 6
-    for (uint32_t i = 0; i < m; i++) {
+    TQ_UNROLL_FOR (uint32_t i = 0; i < m; i++) {
         float *dst = c + i * ldc;
         if (alpha) {
             __m256 x = _mm256_broadcast_ss(alpha + i);

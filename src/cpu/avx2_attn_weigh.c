@@ -42,27 +42,21 @@ TQ_INLINE void block(float *acc, size_t acc_stride, const float *w, const float 
                      expand_fn *expand, const uint32_t rows, const uint32_t vectors)
 {
     __m256 sum[MAX_ROWS][4];
-#pragma GCC unroll 6
-    for (uint32_t r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (uint32_t i = 0; i < vectors; i++)
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+        TQ_UNROLL_FOR (uint32_t i = 0; i < vectors; i++)
             sum[r][i] = _mm256_setzero_ps();
     for (uint32_t t = 0; t < n; t++, p += stride) {
         __m256 x[4];
         expand(x, p, book, vectors);
-#pragma GCC unroll 6
-        for (uint32_t r = 0; r < rows; r++) {
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
             __m256 y = _mm256_broadcast_ss(w + r * TQ_TILE + t);
-#pragma GCC unroll 4
-            for (uint32_t i = 0; i < vectors; i++)
+            TQ_UNROLL_FOR (uint32_t i = 0; i < vectors; i++)
                 sum[r][i] = _mm256_fmadd_ps(y, x[i], sum[r][i]);
         }
     }
-#pragma GCC unroll 6
-    for (uint32_t r = 0; r < rows; r++) {
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
         __m256 y = _mm256_broadcast_ss(alpha + r);
-#pragma GCC unroll 4
-        for (uint32_t i = 0; i < vectors; i++) {
+        TQ_UNROLL_FOR (uint32_t i = 0; i < vectors; i++) {
             float *dst = acc + r * acc_stride + 8 * i;
             _mm256_storeu_ps(dst, _mm256_fmadd_ps(y, _mm256_loadu_ps(dst), sum[r][i]));
         }

@@ -29,7 +29,20 @@ const tq_kernels tq_kernels_avx2 = {
     .isa = TQ_ISA_AVX2,
 };
 
+const tq_kernels tq_kernels_avx512 = {
+    .codec = &tq_codec_kernels_avx512,
+    .attn = &tq_attn_kernels_avx512,
+    .isa = TQ_ISA_AVX512,
+};
+
+const tq_kernels tq_kernels_avx512_vnni = {
+    .codec = &tq_codec_kernels_avx512,
+    .attn = &tq_attn_kernels_avx512_vnni,
+    .isa = TQ_ISA_AVX512,
+};
+
 #define XCR0_YMM 0x06u /* xmm and upper halves of ymm */
+#define XCR0_ZMM 0xe6u /* those, mask registers, upper halves of zmm, zmm16 to zmm31 */
 
 /* The OS must save the upper register halves on a context switch, or results are lost: XGETBV
  * says whether it does. Spelled as bytes-level asm because the intrinsic needs -mxsave. Executes
@@ -50,12 +63,30 @@ static int cpu_has_avx2(void)
         return 0;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & bit_AVX2);
 }
+
+/* Every AVX-512 table may hold AVX2 entries. */
+static int cpu_has_avx512(void)
+{
+    const uint32_t need = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
+    unsigned a, b, c, d;
+
+    return cpu_has_avx2() && os_saves(XCR0_ZMM) && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+           (b & need) == need;
+}
+
+static int cpu_has_avx512_vnni(void)
+{
+    const uint32_t need = bit_AVX512VNNI | bit_AVX512VBMI;
+    unsigned a, b, c, d;
+
+    return cpu_has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & need) == need;
+}
 #endif
 
 #if defined(TQ_HAVE_NEON)
 const tq_kernels tq_kernels_neon = {
     .codec = &tq_codec_kernels_neon,
-    .attn = &tq_attn_kernels_scalar,
+    .attn = &tq_attn_kernels_neon,
     .isa = TQ_ISA_NEON,
 };
 #endif
@@ -68,6 +99,8 @@ static const struct rung {
     {&tq_kernels_scalar, always},
 #if defined(TQ_HAVE_AVX2)
     {&tq_kernels_avx2, cpu_has_avx2},
+    {&tq_kernels_avx512, cpu_has_avx512},
+    {&tq_kernels_avx512_vnni, cpu_has_avx512_vnni},
 #endif
 #if defined(TQ_HAVE_NEON)
     {&tq_kernels_neon, always}, /* part of every AArch64 */

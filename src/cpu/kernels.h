@@ -200,10 +200,18 @@ extern const tq_kernels tq_kernels_scalar;
 extern const tq_codec_kernels tq_codec_kernels_avx2;
 extern const tq_attn_kernels tq_attn_kernels_avx2;
 extern const tq_kernels tq_kernels_avx2;
+#define TQ_HAVE_AVX512 1
+extern const tq_codec_kernels tq_codec_kernels_avx512;
+extern const tq_attn_kernels tq_attn_kernels_avx512;
+extern const tq_kernels tq_kernels_avx512;
+/* The same ISA to users; attention with VNNI and VBMI where the CPU has them. */
+extern const tq_attn_kernels tq_attn_kernels_avx512_vnni;
+extern const tq_kernels tq_kernels_avx512_vnni;
 #endif
 #if !defined(TQ_SCALAR_ONLY) && defined(__aarch64__)
 #define TQ_HAVE_NEON 1
 extern const tq_codec_kernels tq_codec_kernels_neon;
+extern const tq_attn_kernels tq_attn_kernels_neon;
 extern const tq_kernels tq_kernels_neon;
 #endif
 

@@ -4,6 +4,7 @@
  * One file per vocabulary and architecture, as small as a complete model can be; and the bare
  * headers of others, which the walk refuses only at their very end.
  */
+#include "engine.h"
 #include "gen_model.h"
 
 #include <stdio.h>
@@ -19,6 +20,13 @@ static int emit(const char *dir, const char *name, const gen_model *m, long keep
         fprintf(stderr, "cannot write %s\n", path);
         return 1;
     }
+    /* A seed that is refused early teaches the fuzzer nothing. */
+    tqe_model_info info;
+    tqe_error err = {TQE_OK, ""};
+    if (keep == 0 && tqe_model_probe(path, &info, &err) != TQE_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        return 1;
+    }
     return 0;
 }
 
@@ -30,7 +38,7 @@ static gen_model smallest(const char *arch)
     g.n_ff = 32;
     g.n_heads = 1;
     g.n_kv_heads = 1;
-    g.d_head = 16;
+    g.d_head = 32;
     g.untied = false;
     g.type = GGML_TYPE_Q4_0;
     return g;

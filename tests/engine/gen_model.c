@@ -145,8 +145,8 @@ static void write_spm(struct gguf_context *g, vocab *v)
                                          "\xe2\x96\x81the",
                                          "in",
                                          "an",
-                                         "\xe2\x96\x81"
-                                         "a",
+                                         ("\xe2\x96\x81"
+                                          "a"),
                                          "on",
                                          "s",
                                          "r"};

@@ -98,16 +98,8 @@ static int check_log_probs(const tqe_model *m, json_t *text, const char *kv, con
     return json_array_size(want) + 1 != n || !(worst <= bound);
 }
 
-int main(int argc, char **argv)
+static int check_model(const char *model_path, json_t *ref)
 {
-    char *ref_path = join(argc > 1 ? argv[1] : ".", "reference.json");
-    char *model_path = join(argc > 1 ? argv[1] : ".", "tiny-qwen3-28m.f16.gguf");
-    json_error_t json_err;
-    json_t *ref = json_load_file(ref_path, 0, &json_err);
-    if (ref == NULL) {
-        printf("SKIPPED: %s is not there (%s)\n", ref_path, json_err.text);
-        return 77;
-    }
     tqe_error err = {TQE_OK, ""};
     tqe_model *m = NULL;
     if (tqe_model_load(&m, model_path, NULL, &err) != TQE_OK) {
@@ -128,10 +120,25 @@ int main(int argc, char **argv)
         }
     }
     bad |= i == 0;
-    json_decref(ref);
     tqe_model_free(m);
+    return bad;
+}
+
+int main(int argc, char **argv)
+{
+    char *ref_path = join(argc > 1 ? argv[1] : ".", "reference.json");
+    char *model_path = join(argc > 1 ? argv[1] : ".", "tiny-qwen3-28m.f16.gguf");
+    json_error_t json_err;
+    json_t *ref = json_load_file(ref_path, 0, &json_err);
+    int code = 77;
+    if (ref == NULL) {
+        printf("SKIPPED: %s is not there (%s)\n", ref_path, json_err.text);
+    } else {
+        code = check_model(model_path, ref);
+        puts(code != 0 ? "FAILED" : "passed");
+        json_decref(ref);
+    }
     free(ref_path);
     free(model_path);
-    puts(bad ? "FAILED" : "passed");
-    return bad;
+    return code;
 }

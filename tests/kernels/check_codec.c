@@ -152,6 +152,12 @@ static void fill_group(ck *t, float *x)
         case 6:
             x[i] = ck_normal(t) * spread;
             break;
+        case 9: { /* ends of ranges */
+            static const float ends[] = {3.4028235e38f, 0x1.fefp127f, 65504,    65519.99f, 65520,
+                                         0x1p-14f,      0x1p-24f,     0x1p-25f, 0x1p-149f, 0};
+            x[i] = ends[ck_below(t, 10)] * (ck_below(t, 2) ? 1.0f : -1.0f);
+            break;
+        }
         case 7:
             x[i] = i == 5 ? 1e30f * ck_normal(t) : ck_normal(t);
             break;

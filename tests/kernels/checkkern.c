@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* checkkern.c — harness of the kernel tests; see checkkern.h.
  *
- *   checkkern [--seed N] [--require ISA]... [--filter TEXT] [--bench] [--csv]
+ *   checkkern [--seed N] [--require ISA]... [--only ISA] [--filter TEXT] [--bench] [--csv]
  *
+ * --only ISA: that one beside scalar; where it does not run, exit with 77, "skipped".
  * It prints which ISAs really ran: a test of a faster ISA that silently falls back passes without
  * testing anything, so a machine that must have one says --require.
  */
@@ -185,7 +186,8 @@ double ck_bench(ck *t, const char *entry, const char *isa, void (*call)(void *ar
 
 /* ---- The program ---- */
 
-static void find_isas(ck *t)
+/* only: NULL, or the one ISA to take beside scalar. */
+static void find_isas(ck *t, const char *only)
 {
     uint32_t here = tq_isa_detect();
 
@@ -193,12 +195,21 @@ static void find_isas(ck *t)
     for (size_t i = 0; i < sizeof(isa_names) / sizeof(isa_names[0]); i++) {
         if (!(here & isa_names[i].isa))
             continue;
+        if (only && isa_names[i].isa != TQ_ISA_SCALAR && strcmp(only, isa_names[i].name) != 0)
+            continue;
         const tq_kernels *k = tq_kernels_get(isa_names[i].isa);
         if (k->isa != isa_names[i].isa)
             continue; /* detected, but this build has no table for it */
         t->isas[t->n_isas++] = (ck_isa){isa_names[i].name, k};
         printf(" %s", isa_names[i].name);
     }
+#if defined(TQ_HAVE_AVX512)
+    /* Where the cluster with VNNI serves the ISA, the plain one runs too. */
+    if (t->n_isas && t->isas[t->n_isas - 1].kernels == &tq_kernels_avx512_vnni) {
+        t->isas[t->n_isas++] = (ck_isa){"avx512-plain", &tq_kernels_avx512};
+        printf(" avx512-plain");
+    }
+#endif
     printf("; seed %llu\n", (unsigned long long)t->started);
 }
 
@@ -215,6 +226,7 @@ int main(int argc, char **argv)
     ck t = {.seed = 20260729};
     const char *required[CK_MAX_ISAS];
     size_t n_required = 0;
+    const char *only = NULL;
     int bench = 0;
 
     for (int i = 1; i < argc; i++) {
@@ -229,14 +241,20 @@ int main(int argc, char **argv)
             t.filter = argv[++i];
         } else if (strcmp(argv[i], "--require") == 0 && value && n_required < CK_MAX_ISAS) {
             required[n_required++] = argv[++i];
+        } else if (strcmp(argv[i], "--only") == 0 && value) {
+            only = argv[++i];
         } else {
-            fprintf(stderr, "usage: checkkern [--seed N] [--require ISA] [--filter TEXT] "
-                            "[--bench] [--csv]\n");
+            fprintf(stderr, "usage: checkkern [--seed N] [--require ISA] [--only ISA] "
+                            "[--filter TEXT] [--bench] [--csv]\n");
             return 2;
         }
     }
     t.started = t.seed;
-    find_isas(&t);
+    find_isas(&t, only);
+    if (only && !runs(&t, only)) {
+        fprintf(stderr, "checkkern: NOT TESTED: %s does not run on this machine\n", only);
+        return 77;
+    }
     for (size_t i = 0; i < n_required; i++) {
         if (!runs(&t, required[i])) {
             fprintf(stderr, "checkkern: %s is required and does not run here\n", required[i]);

@@ -99,12 +99,11 @@ static void oracle_row(const attn_case *c, double *want, const float *q, const f
         sum = exp((double)*sink - max);
     for (uint32_t t = first; t < end; t++)
         sum += w[t] = exp(w[t] - max);
-    for (uint32_t j = 0; j < c->d_v; j++) {
+    for (uint32_t j = 0; j < c->d_v; j++)
         want[j] = 0;
-        for (uint32_t t = first; t < end; t++)
-            want[j] += w[t] * (double)v[t * v_stride + j];
-        want[j] /= sum;
-    }
+    for (uint32_t t = first; t < end; t++)
+        for (uint32_t j = 0; j < c->d_v; j++)
+            want[j] += w[t] / sum * (double)v[t * v_stride + j];
     free(w);
 }
 

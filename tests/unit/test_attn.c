@@ -114,6 +114,22 @@ static void every_length_matches_float64(void **state)
         }
 }
 
+/* PITFALL 30: a first prefill and one behind a prefix. */
+static void long_prefills_match_float64(void **state)
+{
+    (void)state;
+    static const uint32_t q_lens[] = {1000, 100}, lengths[] = {1000, 500};
+    for (int i = 0; i < 2; i++)
+        assert_close((attn_case){.scheme = "f16",
+                                 .n_kv = 1,
+                                 .group = 1,
+                                 .d_k = 16,
+                                 .d_v = 16,
+                                 .n_tokens = lengths[i],
+                                 .cfg.q_len = q_lens[i]},
+                     27, F32_ERROR);
+}
+
 /* PITFALL 31: all group sizes of real models. */
 static void every_group_size_matches_float64(void **state)
 {
@@ -398,6 +414,7 @@ int main(void)
         cmocka_unit_test(every_scheme_matches_float64),
         cmocka_unit_test(other_families_match_float64),
         cmocka_unit_test(every_length_matches_float64),
+        cmocka_unit_test(long_prefills_match_float64),
         cmocka_unit_test(every_group_size_matches_float64),
         cmocka_unit_test(dimensions_may_differ),
         cmocka_unit_test(windows_match_float64),

@@ -364,7 +364,8 @@ static void *use_codec(void *arg)
     return arg;
 }
 
-/* A thread with a 64 KB stack, filled with a pattern: how deep did the calls write? */
+/* A thread on a stack filled with a pattern (AArch64 wants 128 KB at least): how deep did the calls
+ * write? */
 static void stack_is_small(void **state)
 {
     enum { STACK_BYTES = 256 * 1024 };

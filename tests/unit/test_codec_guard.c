@@ -68,6 +68,62 @@ static void strict_mode_is_bare(void **state)
     }
 }
 
+/* Where the guard begins, to the last step: just inside, the bytes are those of strict mode; just
+ * outside, scale and zero point follow the guard's own formula. */
+static void guard_acts_where_it_says(void **state)
+{
+    static const struct {
+        tq_format format;
+        float mn, mx;
+        int acts;
+        float scale, zero; /* stored, where it acts */
+    } cases[] = {
+        /* |Z| = 2048 and 2049, s = 1. Outside: t = 2176 / 2048, Z = rint(2049 / t) */
+        {TQ_FMT_AFFINE_K8, 1921, 2175, 0, 0, 0},
+        {TQ_FMT_AFFINE_K8, 1922, 2176, 1, 1.0625f, 1928},
+        {TQ_FMT_AFFINE_K8, -2175, -1921, 0, 0, 0},
+        {TQ_FMT_AFFINE_K8, -2176, -1922, 1, 1.0625f, -1928},
+        {TQ_FMT_AFFINE_K2, 2048, 2051, 0, 0, 0},
+        {TQ_FMT_AFFINE_K2, 2049, 2052, 1, 1.001953125f, 2045},
+        /* s = 65519 still rounds to 65504, s = 65520 would be Inf: x is cut to 3 * 32752 */
+        {TQ_FMT_AFFINE_K2, 0, 3 * 65519.0f, 0, 0, 0},
+        {TQ_FMT_AFFINE_K2, 0, 3 * 65520.0f, 1, 32752, 0},
+        {TQ_FMT_AFFINE_K2, -3 * 65520.0f, 3 * 65520.0f, 1, 65504, -2},
+        /* s = 2^-14, and 1023.25 quanta of f16, which the guard rounds up to 1024 */
+        {TQ_FMT_AFFINE_K4, 10 * 0x1p-14f, 25 * 0x1p-14f, 0, 0, 0},
+        {TQ_FMT_AFFINE_K4, 10 * 0x1p-14f, 25 * 0x1p-14f + 15 * 0x1p-26f, 0, 0, 0},
+        {TQ_FMT_AFFINE_K4, 10 * 0x1p-14f, 10 * 0x1p-14f + 15 * 1023.25f * 0x1p-24f, 1, 0x1p-14f,
+         10},
+        {TQ_FMT_AFFINE_K4, 0, 15 * 1023.25f * 0x1p-24f, 0, 0, 0},
+        {TQ_FMT_AFFINE_K4, -15 * 1023.25f * 0x1p-24f, 0, 0, 0, 0},
+    };
+    uint8_t guarded[4096], strict[4096];
+    float x[64];
+
+    (void)state;
+    for (size_t k = 0; k < sizeof(cases) / sizeof(cases[0]); k++) {
+        for (size_t m = 0; m < 2; m++) {
+            tq_codec c, bare;
+            assert_int_equal(tq_codec_init(&c, cases[k].format, 64, 0, isa_masks[m]), TQ_OK);
+            assert_int_equal(
+                tq_codec_init(&bare, cases[k].format, 64, TQ_CODEC_STRICT, isa_masks[m]), TQ_OK);
+            for (int i = 0; i < 64; i++)
+                x[i] = i & 1 ? cases[k].mn : cases[k].mx;
+            assert_int_equal(tq_codec_encode(&c, guarded, 4096, x, 64, 1, NULL), TQ_OK);
+            assert_int_equal(tq_codec_encode(&bare, strict, 4096, x, 64, 1, NULL), TQ_OK);
+            if (!cases[k].acts) {
+                assert_memory_equal(guarded, strict, c.block_bytes);
+                continue;
+            }
+            float scale = tq_f32_from_f16(tq_load_le16(guarded + c.code_bytes));
+            float zero = tq_f32_from_f16(tq_load_le16(guarded + c.code_bytes + c.scale_bytes));
+            assert_memory_not_equal(guarded, strict, c.block_bytes);
+            if (scale != cases[k].scale || zero != cases[k].zero)
+                fail_msg("case %zu: scale %.9g, zero %g", k, (double)scale, (double)zero);
+        }
+    }
+}
+
 static void zero_rows_are_exact(void **state)
 {
     static float x[1024], y[1024];
@@ -314,6 +370,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(constant_key_groups),
         cmocka_unit_test(strict_mode_is_bare),
+        cmocka_unit_test(guard_acts_where_it_says),
         cmocka_unit_test(zero_rows_are_exact),
         cmocka_unit_test(keys_stay_near),
         cmocka_unit_test(huge_keys_saturate),

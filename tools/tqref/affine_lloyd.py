@@ -5,7 +5,7 @@ from bisect import bisect_left
 from .lloyd_tables import CENTROID_WORDS
 from .num import (INF, div, f16_bits, f16_sat_bits, f16_value, f32, f32_from_bits, f32v, pack_lsb,
                   rint, unpack_lsb)
-from .rotate import butterflies, inv_sqrt, signs
+from .rotate import hadamard, inv_sqrt, signs
 
 EPS = f32_from_bits(0x322BCC77)  # 1e-8
 GROUP = 32
@@ -117,12 +117,12 @@ def key_decode(codes, scales, zeros):
 
 def value_rotate(row):
     sg, c = signs(len(row)), inv_sqrt(len(row))
-    return f32v(v * c for v in butterflies([a * b for a, b in zip(row, sg)]))
+    return f32v(v * c for v in hadamard([a * b for a, b in zip(row, sg)]))
 
 
 def value_unrotate(q):
     sg, c = signs(len(q)), inv_sqrt(len(q))
-    return [a * b for a, b in zip(f32v(v * c for v in butterflies(q)), sg)]
+    return [a * b for a, b in zip(f32v(v * c for v in hadamard(q)), sg)]
 
 
 def _square_sum(y):
@@ -137,8 +137,8 @@ def _squares(y):
 
 
 def value_group(y, bits):
-    """(codes, r) of the rotated values of one group."""
-    r = f32(math.sqrt(f32(_square_sum(y) * 0.03125)))
+    """(codes, r) of the rotated values of one group; only the last of a row may be short."""
+    r = f32(math.sqrt(f32(_square_sum(y) / len(y))))
     re = f32(r + EPS)
     bounds = BOUNDARIES[bits]
     # bisect_left counts the boundaries strictly below v; a NaN is above none.
@@ -182,7 +182,7 @@ def value_decode_block(block, bits, dim):
 
 
 def key_decode_block(block, bits, dim):
-    n, g = dim * bits // 8, dim // GROUP
+    n, g = dim * bits // 8, -(-dim // GROUP)
     w = [int.from_bytes(block[i:i + 2], "little") for i in range(n, len(block), 2)]
     return key_decode(key_unpack(block[:n], bits, dim), w[:g], w[g:])
 

@@ -4,8 +4,8 @@
 import math
 import struct
 from .int_tables import CODEBOOKS, Codebook
-from .norm_codebook import (PLANES, coordinates, level_of, pack_planes, quantise, reconstruct,
-                            rotated, stripe_sum, unpack_planes)
+from .norm_codebook import (PLANES, coordinates, level_of, norm, pack_planes, quantise, reconstruct,
+                            rotated, unpack_planes)
 from .num import div, f16_sat_bits, f16_value, f32, f32v, pack_lsb, rint, unpack_lsb
 from .rotate import hadamard, inv_sqrt, signs, threefry_words
 
@@ -54,10 +54,6 @@ def _level(code, bits):
     return (-1 if code else 1) if bits == 1 else level_of(code, bits)
 
 
-def _norm(y):
-    return f32(math.sqrt(stripe_sum(f32v(v * v for v in y))))
-
-
 def _scale(r, dim, saturate):
     return 0x7BFF if saturate else f16_sat_bits(f32(r * f32(1.0 / dim)))
 
@@ -70,7 +66,7 @@ def mse_encode(row, bits):
     p, _ = coordinates(y, bits, _table(bits))
     codes = _quantise(p, bits)
     return (pack_planes(codes, MSE_PLANES[bits])
-            + _scale(_norm(y), dim, saturate).to_bytes(2, "little"))
+            + _scale(norm(y), dim, saturate).to_bytes(2, "little"))
 
 
 def mse_decode(block, bits, dim):
@@ -95,7 +91,7 @@ def prod_encode(row, bits):
         return bytes(dim * bits // 8 + (4 if bits > 1 else 2))
     out, tail, e = b"", b"", y
     if bits > 1:
-        table, r = _table(bits - 1), _norm(y)
+        table, r = _table(bits - 1), norm(y)
         p, _ = coordinates(y, bits - 1, table)
         codes = _quantise(p, bits - 1)
         t = f32(f32(r * f32(1.0 / dim)) * f32(table.unit * math.sqrt(dim)))
@@ -104,7 +100,7 @@ def prod_encode(row, bits):
         tail = _scale(r, dim, saturate).to_bytes(2, "little")
     z = hadamard([a * b for a, b in zip(e, signs2(dim))])
     out += pack_planes([1 if v < 0 else 0 for v in z], ((1, 0),))
-    return out + tail + _scale(_norm(e), dim, saturate).to_bytes(2, "little")
+    return out + tail + _scale(norm(e), dim, saturate).to_bytes(2, "little")
 
 
 def prod_decode(block, bits, dim):

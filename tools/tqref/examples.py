@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The worked examples of docs/format.md, chapter 13, as assertions."""
 from . import affine_lloyd as al
-from . import rotate
+from . import norm_codebook as nc
+from . import rotate, trellis
 from .num import f32, f32_bits, f32v
 
 
@@ -31,4 +32,13 @@ def check():
     block = al.value_block([8.0] + [0.0] * 63, 3)
     need("13.3 bytes", block.hex(), "6ddbb6" * 8 + "003c003c")
     need("13.3 decoded", f32(al.value_decode_block(block, 3, 64)[0]), f32(6.048079967498779))
+
+    block = nc.encode([4.0] + [0.0] * 15, 4)
+    need("13.4 block", block.hex(), "33" * 8 + "3f3c")
+    need("13.4 decoded", f32(nc.decode(block, 4, 16)[0]), f32(3.99501371383667))
+
+    codes = nc.unpack_planes(bytes.fromhex("05001302003c"), trellis.PLANES[2], 16)
+    need("13.5 codes", codes, [3, 0, 2, 2, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0])
+    need("13.5 levels", trellis.levels_of(codes, 2),
+         [7, -4, -1, -4, 12, -1, -4, -12, -4, -4, -7, -4, -12, -12, -12, -12])
     return bad

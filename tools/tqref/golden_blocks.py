@@ -5,7 +5,7 @@ make() writes them; check() recomputes every byte. The library's tests read the 
 import os
 import random
 import struct
-from . import baseline, norm_codebook, trellis
+from . import affine_lloyd, baseline, norm_codebook, trellis
 from .num import f32_bytes, f32_list, f32v
 from .rotate import hadamard, signs
 
@@ -13,6 +13,7 @@ MAGIC, VERSION = b"TQGB", 1
 DIMS = (64, 80, 96, 128, 192, 256, 512, 576)
 DEEP_DIMS = (64, 80, 128)  # with effort 12
 FEW_DIMS = (64, 80)        # of the formats for research and comparison
+SHORT_DIMS = (80, 576)     # affine keys and Lloyd values: a short last group; another transform
 DIR = "blocks-v1"
 
 
@@ -31,6 +32,14 @@ class Format:
 
 def formats():
     out = []
+    for i, b in enumerate(affine_lloyd.KEY_BITS):
+        out.append(Format("k%d" % b, 10 + i, SHORT_DIMS, False,
+                          lambda r, e, b=b: affine_lloyd.key_block(r, b),
+                          lambda k, d, b=b: affine_lloyd.key_decode_block(k, b, d)))
+    for i, b in enumerate(affine_lloyd.VALUE_BITS):
+        out.append(Format("v%d" % b, 20 + i, SHORT_DIMS, False,
+                          lambda r, e, b=b: affine_lloyd.value_block(r, b),
+                          lambda k, d, b=b: affine_lloyd.value_decode_block(k, b, d)))
     for b in norm_codebook.BITS:
         out.append(Format("turbo%d" % b, 40 + b, DIMS, b != 8,
                           lambda r, e, b=b: norm_codebook.encode(r, b, e),
@@ -112,11 +121,23 @@ def _rows_path(root, dim):
     return os.path.join(root, DIR, "rows_d%d.bin" % dim)
 
 
+def _rotated_path(root, dim):
+    return os.path.join(root, DIR, "rotated_d%d.bin" % dim)
+
+
+def rotated_bytes(rows):
+    """y and r of every row, zeros for a row that counts as zero; zeros keep their sign."""
+    ys = [norm_codebook.rotated(r)[0] or [0.0] * len(r) for r in rows]
+    return b"".join(map(f32_bytes, ys)) + f32_bytes([norm_codebook.norm(y) for y in ys])
+
+
 def make(root):
     os.makedirs(os.path.join(root, DIR), exist_ok=True)
     for dim in DIMS:
         with open(_rows_path(root, dim), "wb") as f:
             f.write(b"".join(f32_bytes(r) for r in input_rows(dim)))
+        with open(_rotated_path(root, dim), "wb") as f:
+            f.write(rotated_bytes(input_rows(dim)))
     for fmt in formats():
         for dim in fmt.dims:
             with open(os.path.join(root, DIR, "%s_d%d.bin" % (fmt.name, dim)), "wb") as f:
@@ -128,6 +149,12 @@ def check(root):
     if not os.path.isdir(os.path.join(root, DIR)):
         return 0, []
     count, fails = 0, []
+    for dim in DIMS:
+        x = f32_list(open(_rows_path(root, dim), "rb").read())
+        count += 1
+        if open(_rotated_path(root, dim), "rb").read() != rotated_bytes(
+                [x[i:i + dim] for i in range(0, len(x), dim)]):
+            fails.append("rotated_d%d.bin" % dim)
     for fmt in formats():
         for dim in fmt.dims:
             x = f32_list(open(_rows_path(root, dim), "rb").read())

@@ -86,10 +86,13 @@ def fixed_point(y, inv):
     return out
 
 
+def norm(y):
+    return f32(math.sqrt(stripe_sum(f32v(v * v for v in y))))
+
+
 def coordinates(y, bits, table):
     """(p, num): fixed-point coordinates and the numerator of the scale."""
-    dim = len(y)
-    r = f32(math.sqrt(stripe_sum(f32v(v * v for v in y))))
+    dim, r = len(y), norm(y)
     if bits == 8:
         ymax = max(abs(v) for v in y)
         num = f32(f32(f32(r / ymax) * r) * f32(8128.0 / (math.sqrt(dim) * UNIT8)))

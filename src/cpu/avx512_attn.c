@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+/* avx512_attn.c — the AVX-512 attention table, of both clusters (avx512_attn.h).
+ *
+ * f32, f16 and bf16 rows are limited by memory, and packing moves bytes only: those entries are
+ * AVX2's.
+ */
+#include "cpu/avx512_attn.h"
+
+const tq_attn_kernels TQ_CLUSTER(tq_attn_kernels_avx512) = {
+    .prep = {[TQ_KF32] = tq_avx2_prep_f32,
+             [TQ_KF16] = tq_avx2_prep_f16,
+             [TQ_KBF16] = tq_avx2_prep_bf16,
+             [TQ_KAFFINE2] = TQ_CLUSTER(tq_avx512_prep_k2),
+             [TQ_KAFFINE4] = TQ_CLUSTER(tq_avx512_prep_k4),
+             [TQ_KAFFINE5] = TQ_CLUSTER(tq_avx512_prep_k5),
+             [TQ_KAFFINE8] = TQ_CLUSTER(tq_avx512_prep_k8)},
+    .score = {[TQ_KF32] = tq_avx2_score_f32,
+              [TQ_KF16] = tq_avx2_score_f16,
+              [TQ_KBF16] = tq_avx2_score_bf16,
+              [TQ_KAFFINE2] = TQ_CLUSTER(tq_avx512_score_k2),
+              [TQ_KAFFINE4] = TQ_CLUSTER(tq_avx512_score_k4),
+              [TQ_KAFFINE5] = TQ_CLUSTER(tq_avx512_score_k5),
+              [TQ_KAFFINE8] = TQ_CLUSTER(tq_avx512_score_k8)},
+    .weigh = {[TQ_KF32] = tq_avx2_weigh_f32,
+              [TQ_KF16] = tq_avx2_weigh_f16,
+              [TQ_KBF16] = tq_avx2_weigh_bf16,
+              [TQ_KLLOYD2] = TQ_CLUSTER(tq_avx512_weigh_v2),
+              [TQ_KLLOYD3] = TQ_CLUSTER(tq_avx512_weigh_v3),
+              [TQ_KLLOYD4] = TQ_CLUSTER(tq_avx512_weigh_v4),
+              [TQ_KLLOYD5] = TQ_CLUSTER(tq_avx512_weigh_v5),
+              [TQ_KLLOYD8] = TQ_CLUSTER(tq_avx512_weigh_v8)},
+    .softmax = TQ_CLUSTER(tq_avx512_softmax),
+    .pack_keys = tq_avx2_pack_keys,
+    .pack_values = tq_avx2_pack_values,
+    .gemm = TQ_CLUSTER(tq_avx512_gemm),
+};

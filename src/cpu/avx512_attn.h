@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT */
+/* avx512_attn.h — the AVX-512 attention kernels by name, and what their files share.
+ *
+ * The same sources are compiled for two clusters: plain AVX-512 (f, bw, vl, dq), and that with VNNI
+ * and VBMI, which multiply and add, or pick bit fields, in one instruction. TQ_CLUSTER gives the
+ * names of the second a suffix of their own.
+ */
+#ifndef TQ_CPU_AVX512_ATTN_H
+#define TQ_CPU_AVX512_ATTN_H
+
+#include "cpu/avx2_attn.h"
+#include "cpu/avx512.h"
+
+#if defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
+#define TQ_HAVE_VNNI          1
+#define TQ_CLUSTER(name)      name##_vnni
+#define TQ_CLUSTER_B(name, b) name##b##_vnni
+#else
+#define TQ_HAVE_VNNI          0
+#define TQ_CLUSTER(name)      name
+#define TQ_CLUSTER_B(name, b) name##b
+#endif
+
+/* avx512_attn_score.c */
+tq_score_fn TQ_CLUSTER(tq_avx512_score_k2), TQ_CLUSTER(tq_avx512_score_k4),
+    TQ_CLUSTER(tq_avx512_score_k5), TQ_CLUSTER(tq_avx512_score_k8);
+tq_prep_fn TQ_CLUSTER(tq_avx512_prep_k2), TQ_CLUSTER(tq_avx512_prep_k4),
+    TQ_CLUSTER(tq_avx512_prep_k5), TQ_CLUSTER(tq_avx512_prep_k8);
+
+/* avx512_attn_weigh.c */
+tq_weigh_fn TQ_CLUSTER(tq_avx512_weigh_v2), TQ_CLUSTER(tq_avx512_weigh_v3),
+    TQ_CLUSTER(tq_avx512_weigh_v4), TQ_CLUSTER(tq_avx512_weigh_v5), TQ_CLUSTER(tq_avx512_weigh_v8);
+
+/* avx512_attn_tile.c */
+tq_softmax_fn TQ_CLUSTER(tq_avx512_softmax);
+tq_gemm_fn TQ_CLUSTER(tq_avx512_gemm);
+
+/* f16 numbers of 16 tokens, 4 groups: dst[g][t] = row t, group g, as f32; rows dst_stride apart.
+ * n_groups: 4 or more, or 2 when the rows end after two. Tokens from n on repeat token n - 1. */
+TQ_INLINE void tq_transpose16_f16(float *dst, size_t dst_stride, const uint8_t *plane,
+                                  size_t stride, uint32_t n, uint32_t n_groups)
+{
+    const __m512i lane =
+        _mm512_set_epi32(0x3f3b3733, 0x2f2b2723, 0x1f1b1713, 0x0f0b0703, 0x3e3a3632, 0x2e2a2622,
+                         0x1e1a1612, 0x0e0a0602, 0x3d393531, 0x2d292521, 0x1d191511, 0x0d090501,
+                         0x3c383430, 0x2c282420, 0x1c181410, 0x0c080400);
+    uint64_t rows[16];
+    const void *src = plane;
+
+    if (n < 16 || n_groups < 4 || stride != 8) {
+        for (uint32_t t = 0; t < 16; t++) {
+            const uint8_t *p = plane + (t < n ? t : n - 1) * stride;
+            rows[t] = n_groups >= 4 ? tq_load_u64(p) : tq_load_u32(p);
+        }
+        src = rows;
+    }
+    /* Word 4t + g of the two registers is row t, group g; the bytes above are those numbers. */
+    const __m512i lo = _mm512_loadu_si512(src);
+    const __m512i hi = _mm512_loadu_si512((const uint8_t *)src + 64);
+    for (int pair = 0; pair < 2; pair++) {
+        if (pair == 1 && n_groups < 4)
+            return;
+        __m256i bytes =
+            pair == 0 ? _mm512_castsi512_si256(lane) : _mm512_extracti64x4_epi64(lane, 1);
+        __m512i two = _mm512_permutex2var_epi16(lo, _mm512_cvtepu8_epi16(bytes), hi);
+        _mm512_storeu_ps(dst + (size_t)(2 * pair) * dst_stride,
+                         _mm512_cvtph_ps(_mm512_castsi512_si256(two)));
+        _mm512_storeu_ps(dst + (size_t)(2 * pair + 1) * dst_stride,
+                         _mm512_cvtph_ps(_mm512_extracti64x4_epi64(two, 1)));
+    }
+}
+
+#endif
