@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* avx2_attn_norm.c — attention on the integer levels of norm-codebook, for AVX2.
+/* avx2_attn_norm.c — attention on the integer levels of norm-codebook and trellis, for AVX2.
  *
- * Eight tokens at a time become int8 levels in the first cache (avx2_norm.c). Keys: the query is
- * 16-bit integers with one scale per row, so a score is an exact integer dot product, at most
- * 1024 * 32767 * 127 / 8 in a lane, times three scales. A register of 32 levels widens to its even
- * and its odd bytes with three shifts; preparation puts the query in the same order. Values: a pair
- * of tokens is one multiply-add of 16-bit weights, which carry the tokens' scales and, per row and
- * tile, one scale of their own.
+ * Eight tokens at a time become int8 levels in the first cache (avx2_norm.c, avx2_trellis_codes.c).
+ * Keys: the query is 16-bit integers with one scale per row, so a score is an exact integer dot
+ * product, at most 1024 * 32767 * 127 / 8 in a lane, times three scales. A register of 32 levels
+ * widens to its even and its odd bytes with three shifts; preparation puts the query in the same
+ * order. Values: a pair of tokens is one multiply-add of 16-bit weights, which carry the tokens'
+ * scales and, per row and tile, one scale of their own.
  *
  * With TQ_CODEC_MEAN the decoded rows are used instead.
  */
 #include "cpu/avx2_attn.h"
 #include "cpu/avx2_codec.h"
+#include "cpu/avx2_trellis.h"
 #include "codebook.h"
 #include "f16.h"
 #include "rotate.h"
@@ -24,6 +25,16 @@ enum { DIM_MAX = 1024, STEP = 8, SPARE = 64 };
 static uint32_t padded(uint32_t dim)
 {
     return (dim + 31) / 32 * 32;
+}
+
+static int is_trellis(const tq_codec *k)
+{
+    return k->format >= TQ_FMT_TCQ2 && k->format <= TQ_FMT_TCQ6;
+}
+
+static float unit_of(const tq_codec *k)
+{
+    return is_trellis(k) ? tq_trellis_get(k->bits)->unit : tq_codebook_get(k->bits)->unit;
 }
 
 /* Rows of the next block when n are left: 3 are done as 4. */
@@ -66,7 +77,7 @@ static float round_query(int16_t *dst, const float *q, uint32_t dim)
 
 void tq_avx2_prep_norm(const tq_codec *k, void *prep, const float *q, uint32_t n_rows)
 {
-    const float unit = tq_codebook_get(k->bits)->unit;
+    const float unit = unit_of(k);
     const uint32_t width = padded(k->dim);
     float turned[DIM_MAX];
     int16_t integers[DIM_MAX];
@@ -166,24 +177,39 @@ static void load_scales(float scale[STEP], const uint8_t *plane, size_t stride, 
     _mm256_storeu_ps(scale, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)h)));
 }
 
+/* Levels of m tokens from t on. */
+static void take_levels(int8_t *level, size_t width, const tq_codec *k,
+                        const tq_trellis_tables *tables, tq_const_planes keys, uint32_t t,
+                        uint32_t m)
+{
+    const uint8_t *codes = keys.codes + t * keys.codes_stride;
+
+    if (is_trellis(k))
+        tq_avx2_trellis_levels(level, width, codes, keys.codes_stride, tables, k->bits, k->dim, m);
+    else
+        tq_avx2_norm_levels(k, level, width, codes, keys.codes_stride, m);
+}
+
 void tq_avx2_score_norm(const tq_codec *k, float *s, const void *prep, uint32_t n_rows,
                         tq_const_planes keys, uint32_t n)
 {
     int8_t level[STEP * DIM_MAX + SPARE];
     const uint32_t width = padded(k->dim);
+    tq_trellis_tables tables;
 
     if (k->zero_bytes) {
         tq_avx2_score_decoded(k, s, prep, n_rows, keys, n);
         return;
     }
+    if (is_trellis(k))
+        tables = tq_avx2_trellis_tables(tq_trellis_get(k->bits));
     memset(level, 0, STEP * width); /* rows beyond the last token are scored too */
     for (uint32_t t = 0; t < n; t += STEP) {
         const uint32_t m = n - t < STEP ? n - t : STEP;
         const uint8_t *q = prep;
         float scale[STEP], *dst = s + t;
 
-        tq_avx2_norm_levels(k, level, width, keys.codes + t * keys.codes_stride, keys.codes_stride,
-                            m);
+        take_levels(level, width, k, &tables, keys, t, m);
         load_scales(scale, keys.scale + t * keys.scale_stride, keys.scale_stride, m);
         for (uint32_t left = n_rows; left > 0;) {
             const uint32_t rows = block_rows(left), real = rows < left ? rows : left;
