@@ -446,8 +446,8 @@ TQ_INLINE void unpack_levels(int8_t *level, const uint8_t *src, uint32_t dim,
     }
 }
 
-TQ_INLINE void levels_of_rows(const tq_codec *c, int8_t *level, size_t stride, const uint8_t *codes,
-                              size_t codes_stride, uint32_t n, const int b)
+TQ_INLINE void unpack_rows(const tq_codec *c, int8_t *level, size_t stride, const uint8_t *codes,
+                           size_t codes_stride, uint32_t n, const int b)
 {
     const uint32_t last_plane = c->dim * (b == 3 || b == 5 ? 1u : b == 4 ? 4u : 2u) / 8;
     __m256i table[2];
@@ -469,19 +469,19 @@ void tq_avx2_norm_levels(const tq_codec *c, int8_t *level, size_t stride, const 
 {
     switch (c->bits) {
     case 2:
-        levels_of_rows(c, level, stride, codes, codes_stride, n, 2);
+        unpack_rows(c, level, stride, codes, codes_stride, n, 2);
         break;
     case 3:
-        levels_of_rows(c, level, stride, codes, codes_stride, n, 3);
+        unpack_rows(c, level, stride, codes, codes_stride, n, 3);
         break;
     case 4:
-        levels_of_rows(c, level, stride, codes, codes_stride, n, 4);
+        unpack_rows(c, level, stride, codes, codes_stride, n, 4);
         break;
     case 5:
-        levels_of_rows(c, level, stride, codes, codes_stride, n, 5);
+        unpack_rows(c, level, stride, codes, codes_stride, n, 5);
         break;
     case 6:
-        levels_of_rows(c, level, stride, codes, codes_stride, n, 6);
+        unpack_rows(c, level, stride, codes, codes_stride, n, 6);
         break;
     default:
         for (uint32_t i = 0; i < n; i++)
@@ -490,34 +490,36 @@ void tq_avx2_norm_levels(const tq_codec *c, int8_t *level, size_t stride, const 
     }
 }
 
-TQ_INLINE void decode_norm(const tq_codec *c, float *dst, size_t dst_stride, tq_const_planes src,
-                           size_t n, const int b, int rotated)
+static void decode_norm(const tq_codec *c, float *dst, size_t dst_stride, tq_const_planes src,
+                        size_t n, int rotated)
 {
-    const tq_codebook *book = tq_codebook_get(c->bits);
-    const uint32_t last_plane = c->dim * (b == 3 || b == 5 ? 1u : b == 4 ? 4u : 2u) / 8;
+    const size_t width = (c->dim + 31) / 32 * 32;
+    const size_t per_pass = 4096 / width;
     tq_avx2_decoder d;
-    __m256i table[2];
-    int8_t level[ROOM];
-    uint8_t copy[ROOM];
+    int8_t level[4096 + TQ_ROW_PAD];
 
-    tq_avx2_decoder_init(&d, c, book->unit, rotated);
-    if (b != 8)
-        level_tables(table, book);
-    for (size_t row = 0; row < n; row++) {
-        const uint8_t *codes = src.codes + row * src.codes_stride;
-        const int8_t *l = level;
-        if (b == 8) {
-            l = (const int8_t *)codes;
-        } else {
-            if (last_plane % 16) { /* whole vectors would read past the row */
-                memcpy(copy, codes, c->code_bytes);
-                codes = copy;
-            }
-            unpack_levels(level, codes, c->dim, table, b);
-        }
-        tq_avx2_reconstruct(&d, dst + row * dst_stride, l, src.scale + row * src.scale_stride,
-                            c->zero_bytes ? src.zero + row * src.zero_stride : NULL);
+    tq_avx2_decoder_init(&d, c, tq_codebook_get(c->bits)->unit, rotated);
+    for (size_t row = 0; row < n; row += per_pass) {
+        const size_t rows = n - row < per_pass ? n - row : per_pass;
+        tq_avx2_norm_levels(c, level, width, src.codes + row * src.codes_stride, src.codes_stride,
+                            (uint32_t)rows);
+        for (size_t i = 0; i < rows; i++)
+            tq_avx2_reconstruct(&d, dst + (row + i) * dst_stride, level + i * width,
+                                src.scale + (row + i) * src.scale_stride,
+                                c->zero_bytes ? src.zero + (row + i) * src.zero_stride : NULL);
     }
+}
+
+void tq_avx2_decode_norm(const tq_codec *c, float *dst, size_t dst_stride, tq_const_planes src,
+                         size_t n)
+{
+    decode_norm(c, dst, dst_stride, src, n, 0);
+}
+
+void tq_avx2_decode_rotated_norm(const tq_codec *c, float *dst, size_t dst_stride,
+                                 tq_const_planes src, size_t n)
+{
+    decode_norm(c, dst, dst_stride, src, n, 1);
 }
 
 #define NORM(b)                                                                                    \
@@ -525,16 +527,6 @@ TQ_INLINE void decode_norm(const tq_codec *c, float *dst, size_t dst_stride, tq_
                                  size_t src_stride, size_t n)                                      \
     {                                                                                              \
         encode_norm(c, dst, src, src_stride, n, b);                                                \
-    }                                                                                              \
-    void tq_avx2_decode_turbo##b(const tq_codec *c, float *dst, size_t dst_stride,                 \
-                                 tq_const_planes src, size_t n)                                    \
-    {                                                                                              \
-        decode_norm(c, dst, dst_stride, src, n, b, 0);                                             \
-    }                                                                                              \
-    void tq_avx2_decode_rotated_turbo##b(const tq_codec *c, float *dst, size_t dst_stride,         \
-                                         tq_const_planes src, size_t n)                            \
-    {                                                                                              \
-        decode_norm(c, dst, dst_stride, src, n, b, 1);                                             \
     }
 
 NORM(2)
