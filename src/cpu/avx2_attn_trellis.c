@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* avx2_attn_trellis.c — attention on the planes of trellis rows, for AVX2.
+/* avx2_attn_trellis.c — weighted sums of trellis values, for AVX2.
  *
- * A few tokens at a time become int8 levels in the first cache, by shuffles of their planes
+ * The tokens of a tile become int8 levels in the first cache, by shuffles of their planes
  * (avx2_trellis_codes.c); decoded rows never exist. A level is widened to f32 on its way into the
- * multiplier and shared by the rows of a block. The one scale of a token is applied after the sum
- * over its elements, or to its weight before. Queries are the plain rotated f32 ones of
- * tq_avx2_prep_rotated.
+ * multiplier and shared by the rows of a block; the one scale of a token goes into its weight.
  *
- * Option mean: a mean adds the same number to each element of the unrotated row, so it adds mean *
- * sum(q) to a score and mean * w * R(1, 1, ...) to a sum.
+ * Option mean: a mean adds the same number to each element of the unrotated row, so it adds
+ * mean * w * R(1, 1, ...) to a sum.
  */
 #include "cpu/avx2_attn.h"
 #include "cpu/avx2_trellis.h"
@@ -16,7 +14,6 @@
 #include "rotate.h"
 
 enum {
-    KEYS = 4,            /* tokens of a block of scores */
     LEVEL_BYTES = 16384, /* levels of the values that are summed together */
     PAD = 32
 };
@@ -32,105 +29,12 @@ TQ_INLINE __m256 levels8(const int8_t *level)
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
 }
 
-/* ---- Scores ---------------------------------------------------------------------------- */
-
-/* Sums of four registers. */
-TQ_INLINE __m128 sums4(__m256 a, __m256 b, __m256 c, __m256 d)
-{
-    const __m256 v = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-    return _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-}
-
-/* Four tokens of `rows` queries: s[r][0..3]. level: one pointer a token. */
-TQ_INLINE void score_block(float *s, const float *q, const int8_t *const level[KEYS], __m128 scale,
-                           __m128 mean, const float *q_sum, uint32_t dim, const uint32_t rows)
-{
-    __m256 sum[2][KEYS];
-#pragma GCC unroll 4
-    for (uint32_t r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (uint32_t i = 0; i < KEYS; i++)
-            sum[r][i] = _mm256_setzero_ps();
-    for (uint32_t j = 0; j < dim; j += 8) {
-        const __m256 x0 = levels8(level[0] + j), x1 = levels8(level[1] + j);
-        const __m256 x2 = levels8(level[2] + j), x3 = levels8(level[3] + j);
-#pragma GCC unroll 4
-        for (uint32_t r = 0; r < rows; r++) {
-            const __m256 y = _mm256_loadu_ps(q + (size_t)r * dim + j);
-            sum[r][0] = _mm256_fmadd_ps(x0, y, sum[r][0]);
-            sum[r][1] = _mm256_fmadd_ps(x1, y, sum[r][1]);
-            sum[r][2] = _mm256_fmadd_ps(x2, y, sum[r][2]);
-            sum[r][3] = _mm256_fmadd_ps(x3, y, sum[r][3]);
-        }
-    }
-#pragma GCC unroll 4
-    for (uint32_t r = 0; r < rows; r++) {
-        __m128 v = _mm_mul_ps(sums4(sum[r][0], sum[r][1], sum[r][2], sum[r][3]), scale);
-        if (q_sum)
-            v = _mm_fmadd_ps(mean, _mm_set1_ps(q_sum[r]), v);
-        _mm_storeu_ps(s + (size_t)r * TQ_TILE, v);
-    }
-}
-
 static void rotated_ones(float *ones, uint32_t dim)
 {
     for (uint32_t j = 0; j < dim; j++)
         ones[j] = 1;
     tq_rotate_f32(ones, dim);
 }
-
-/* Sum of the unrotated query, from the rotated one. */
-static float query_sum(const float *q, const float *ones, uint32_t dim)
-{
-    __m256 sum = _mm256_setzero_ps();
-    for (uint32_t j = 0; j < dim; j += 8)
-        sum = _mm256_fmadd_ps(_mm256_loadu_ps(q + j), _mm256_loadu_ps(ones + j), sum);
-    return _mm_cvtss_f32(sums4(sum, sum, sum, sum));
-}
-
-void tq_avx2_score_tcq(const tq_codec *k, float *s, const void *prep, uint32_t n_rows,
-                       tq_const_planes keys, uint32_t n)
-{
-    const tq_trellis *trellis = tq_trellis_get(k->bits);
-    const tq_trellis_tables tables = tq_avx2_trellis_tables(trellis);
-    const uint32_t dim = k->dim, has_mean = k->zero_bytes > 0;
-    const float *q = prep;
-    int8_t room[KEYS * (TQ_ROW_MAX + PAD)];
-    float ones[TQ_ROW_MAX];
-
-    if (has_mean)
-        rotated_ones(ones, dim);
-    for (uint32_t t = 0; t < n; t += KEYS) {
-        const uint32_t m = n - t < KEYS ? n - t : KEYS;
-        const int8_t *level[KEYS];
-        float scale[KEYS], mean[KEYS] = {0};
-
-        tq_avx2_trellis_levels(room, dim + PAD, keys.codes + t * keys.codes_stride,
-                               keys.codes_stride, &tables, k->bits, dim, m);
-        for (uint32_t i = 0; i < KEYS; i++) { /* tokens from n on repeat the last one */
-            const uint32_t at = t + (i < m ? i : m - 1);
-            level[i] = room + (size_t)(at - t) * (dim + PAD);
-            scale[i] = f16_of(keys.scale, keys.scale_stride, at) * trellis->unit;
-            if (has_mean)
-                mean[i] = f16_of(keys.zero, keys.zero_stride, at);
-        }
-        const __m128 scale4 = _mm_loadu_ps(scale), mean4 = _mm_loadu_ps(mean);
-        for (uint32_t r = 0; r < n_rows; r += 2) {
-            const float *q_r = q + (size_t)r * dim;
-            float *s_r = s + (size_t)r * TQ_TILE + t;
-            float q_sum[2] = {0};
-
-            for (uint32_t i = 0; has_mean && i < 2 && r + i < n_rows; i++)
-                q_sum[i] = query_sum(q_r + (size_t)i * dim, ones, dim);
-            if (n_rows - r >= 2)
-                score_block(s_r, q_r, level, scale4, mean4, has_mean ? q_sum : NULL, dim, 2);
-            else
-                score_block(s_r, q_r, level, scale4, mean4, has_mean ? q_sum : NULL, dim, 1);
-        }
-    }
-}
-
-/* ---- Weighted sums --------------------------------------------------------------------- */
 
 /* acc[r][0 .. 8 * vectors) = alpha[r] * that + sum of w[r][t] * level[t]. w [rows][64]. */
 TQ_INLINE void weigh_block(float *acc, size_t acc_stride, const float *w, const float *alpha,

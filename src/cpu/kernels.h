@@ -124,7 +124,8 @@ typedef struct tq_codec_kernels {
  * Affine keys are scored in integers: each group of 32 query elements becomes int16 with a scale
  * of its own, max|q| / 32767, so a score is  sum_g  scale_g * qs_g * (dot(q16, idx) + zero_g *
  * sum(q16)). The rounding of the query is part of the definition; docs/numerics.md has its cost.
- * Keys of norm-codebook without a mean likewise, the rotated query with one scale for the row.
+ * Keys of norm-codebook and trellis without a mean likewise, the rotated query with one scale for
+ * the row.
  * Values of rotated formats are summed in the rotated domain; keys of rotated formats are scored
  * there, against a query that prep rotates. */
 #define TQ_TILE TQ_PAGE_TOKENS

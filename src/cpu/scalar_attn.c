@@ -231,7 +231,7 @@ const tq_attn_kernels tq_attn_kernels_scalar = {
              [TQ_KAFFINE5] = tq_scalar_prep_affine,
              [TQ_KAFFINE8] = tq_scalar_prep_affine,
              TQ_NORM_ENTRIES(tq_scalar_prep_norm),
-             TQ_TCQ_ENTRIES(tq_scalar_prep_rotated),
+             TQ_TCQ_ENTRIES(tq_scalar_prep_norm),
              TQ_MSE_ENTRIES(tq_scalar_prep_rotated),
              TQ_PROD_ENTRIES(tq_scalar_prep_rotated),
              TQ_UNIFORM_ENTRIES(tq_scalar_prep_float)},

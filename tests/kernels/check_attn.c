@@ -124,7 +124,7 @@ static int is_affine_key(const tq_codec *k)
 
 static int is_norm_key(const tq_codec *k)
 {
-    return k->format >= TQ_FMT_NORM2 && k->format <= TQ_FMT_NORM8 && !k->zero_bytes;
+    return k->format >= TQ_FMT_NORM2 && k->format <= TQ_FMT_TCQ6 && !k->zero_bytes;
 }
 
 /* A query as the kernels see it: for affine keys rounded to integers, kernels.h says how. */
