@@ -5,8 +5,7 @@
  * Keys: the query is 16-bit integers with one scale per row, so a score is an exact integer dot
  * product, at most 1024 * 32767 * 127 / 8 in a lane, times three scales. A register of 32 levels
  * widens to its even and its odd bytes with three shifts; preparation puts the query in the same
- * order. Values: a pair of tokens is one multiply-add of 16-bit weights, which carry the tokens'
- * scales and, per row and tile, one scale of their own.
+ * order. Values are summed in avx2_attn_levels.c.
  *
  * With TQ_CODEC_MEAN the decoded rows are used instead.
  */

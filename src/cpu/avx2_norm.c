@@ -215,11 +215,12 @@ TQ_INLINE uint32_t pack_plane(uint8_t *out, const uint8_t *code, uint32_t dim, c
 {
     const __m256i mask = _mm256_set1_epi8((char)((1 << w) - 1));
     const uint32_t nb = dim * (uint32_t)w / 8;
+    const int runs = 8 / w;
 
     for (uint32_t i = 0; i < nb; i += 32) {
         __m256i all = _mm256_setzero_si256();
 #pragma GCC unroll 8
-        for (int r = 0; r < 8 / w; r++) {
+        for (int r = 0; r < runs; r++) {
             __m256i v = load256(code + i + (uint32_t)r * nb);
             v = _mm256_and_si256(_mm256_srli_epi16(v, low), mask);
             all = _mm256_or_si256(all, _mm256_slli_epi16(v, w * r));
@@ -381,9 +382,10 @@ TQ_INLINE void unpack_plane(uint8_t *out, const uint8_t *src, uint32_t dim, cons
 {
     const __m128i mask = _mm_set1_epi8((char)((1 << w) - 1));
     const uint32_t nb = dim * (uint32_t)w / 8;
+    const int runs = 8 / w;
 
 #pragma GCC unroll 8
-    for (int r = 0; r < 8 / w; r++)
+    for (int r = 0; r < runs; r++)
         for (uint32_t i = 0; i < nb; i += 16)
             _mm_storeu_si128((__m128i *)(void *)(out + (uint32_t)r * nb + i),
                              _mm_and_si128(_mm_srli_epi16(load128(src + i), w * r), mask));
