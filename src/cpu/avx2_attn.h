@@ -34,13 +34,12 @@ tq_prep_fn tq_avx2_prep_rotated;
 tq_score_fn tq_avx2_score_decoded;
 tq_weigh_fn tq_avx2_weigh_decoded;
 
-/* avx2_attn_trellis.c */
-tq_weigh_fn tq_avx2_weigh_tcq;
-
-/* avx2_attn_norm.c */
+/* avx2_attn_norm.c: norm-codebook and trellis */
 tq_prep_fn tq_avx2_prep_norm;
 tq_score_fn tq_avx2_score_norm;
-tq_weigh_fn tq_avx2_weigh_norm;
+
+/* avx2_attn_levels.c */
+tq_weigh_fn tq_avx2_weigh_norm, tq_avx2_weigh_tcq;
 
 /* avx2_attn_tile.c */
 tq_pack_fn tq_avx2_pack_keys, tq_avx2_pack_values;
@@ -110,7 +109,7 @@ TQ_INLINE void tq_transpose_f16(float *dst, size_t dst_stride, const uint8_t *pl
         TQ_MSE_ENTRIES(tq_avx2_score_decoded), TQ_PROD_ENTRIES(tq_avx2_score_decoded),             \
         TQ_UNIFORM_ENTRIES(tq_avx2_score_decoded)
 #define TQ_AVX2_WEIGH_OTHERS                                                                       \
-    TQ_NORM_ENTRIES(tq_avx2_weigh_decoded), TQ_TCQ_ENTRIES(tq_avx2_weigh_tcq),                     \
+    TQ_NORM_ENTRIES(tq_avx2_weigh_norm), TQ_TCQ_ENTRIES(tq_avx2_weigh_tcq),                        \
         TQ_MSE_ENTRIES(tq_avx2_weigh_decoded), TQ_PROD_ENTRIES(tq_avx2_weigh_decoded),             \
         TQ_UNIFORM_ENTRIES(tq_avx2_weigh_decoded)
 

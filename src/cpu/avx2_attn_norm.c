@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* avx2_attn_norm.c — attention on the integer levels of norm-codebook and trellis, for AVX2.
+/* avx2_attn_norm.c — scores on the integer levels of norm-codebook and trellis, for AVX2.
  *
  * Eight tokens at a time become int8 levels in the first cache (avx2_norm.c, avx2_trellis_codes.c).
- * Keys: the query is 16-bit integers with one scale per row, so a score is an exact integer dot
- * product, at most 1024 * 32767 * 127 / 8 in a lane, times three scales. A register of 32 levels
- * widens to its even and its odd bytes with three shifts; preparation puts the query in the same
- * order. Values are summed in avx2_attn_levels.c.
+ * The query is 16-bit integers with one scale per row, so a score is an exact integer dot product,
+ * at most 1024 * 32767 * 127 / 8 in a lane, times three scales. A register of 32 levels widens to
+ * its even and its odd bytes with three shifts; preparation puts the query in the same order.
+ * Weighted sums are in avx2_attn_levels.c.
  *
  * With TQ_CODEC_MEAN the decoded rows are used instead.
  */

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* avx2_attn_trellis.c — weighted sums of trellis values, for AVX2.
+/* avx2_attn_levels.c — weighted sums of norm-codebook and trellis values, for AVX2.
  *
  * The tokens of a tile become int8 levels in the first cache, by shuffles of their planes
- * (avx2_trellis_codes.c); decoded rows never exist. A level is widened to f32 on its way into the
- * multiplier and shared by the rows of a block; the one scale of a token goes into its weight.
+ * (avx2_norm.c, avx2_trellis_codes.c); decoded rows never exist. A level is widened to f32 on its
+ * way into the multiplier and shared by the rows of a block; the one scale of a token goes into its
+ * weight.
  *
  * Option mean: a mean adds the same number to each element of the unrotated row, so it adds
  * mean * w * R(1, 1, ...) to a sum.
  */
+#include "codebook.h"
 #include "cpu/avx2_attn.h"
+#include "cpu/avx2_codec.h"
 #include "cpu/avx2_trellis.h"
 #include "f16.h"
 #include "rotate.h"
@@ -121,15 +124,28 @@ static void weigh_four(const tq_codec *v, float *acc, size_t acc_stride, const f
     }
 }
 
-void tq_avx2_weigh_tcq(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
-                       const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n)
+/* Levels of m tokens from t on. */
+static void take_levels(int8_t *level, const tq_codec *v, const tq_trellis_tables *tables,
+                        tq_const_planes values, uint32_t t, uint32_t m)
+{
+    const uint8_t *codes = values.codes + t * values.codes_stride;
+
+    if (tables)
+        tq_avx2_trellis_levels(level, v->dim + PAD, codes, values.codes_stride, tables, v->bits,
+                               v->dim, m);
+    else
+        tq_avx2_norm_levels(v, level, v->dim + PAD, codes, values.codes_stride, m);
+}
+
+/* tables: of a trellis, or NULL. */
+static void weigh(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
+                  const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n,
+                  float unit, const tq_trellis_tables *tables)
 {
     static const float one[4] = {1, 1, 1, 1};
-    const tq_trellis *trellis = tq_trellis_get(v->bits);
-    const tq_trellis_tables tables = tq_avx2_trellis_tables(trellis);
     const uint32_t dim = v->dim, has_mean = v->zero_bytes > 0;
     const uint32_t fit = LEVEL_BYTES / (dim + PAD), step = fit < TQ_TILE ? fit : TQ_TILE;
-    int8_t level[LEVEL_BYTES];
+    int8_t level[LEVEL_BYTES + 2 * PAD];
     float scale[TQ_TILE], mean[TQ_TILE], ones[TQ_ROW_MAX];
 
     if (has_mean)
@@ -137,10 +153,9 @@ void tq_avx2_weigh_tcq(const tq_codec *v, float *acc, size_t acc_stride, const f
     for (uint32_t t = 0; t < n; t += step) {
         const uint32_t m = n - t < step ? n - t : step;
 
-        tq_avx2_trellis_levels(level, dim + PAD, values.codes + t * values.codes_stride,
-                               values.codes_stride, &tables, v->bits, dim, m);
+        take_levels(level, v, tables, values, t, m);
         for (uint32_t i = 0; i < m; i++) {
-            scale[i] = f16_of(values.scale, values.scale_stride, t + i) * trellis->unit;
+            scale[i] = f16_of(values.scale, values.scale_stride, t + i) * unit;
             if (has_mean)
                 mean[i] = f16_of(values.zero, values.zero_stride, t + i);
         }
@@ -149,4 +164,19 @@ void tq_avx2_weigh_tcq(const tq_codec *v, float *acc, size_t acc_stride, const f
                        t ? one : alpha + r, n_rows - r < 4 ? n_rows - r : 4, level, scale,
                        has_mean ? mean : NULL, ones, m);
     }
+}
+
+void tq_avx2_weigh_tcq(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
+                       const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n)
+{
+    const tq_trellis *trellis = tq_trellis_get(v->bits);
+    const tq_trellis_tables tables = tq_avx2_trellis_tables(trellis);
+
+    weigh(v, acc, acc_stride, w, alpha, n_rows, values, n, trellis->unit, &tables);
+}
+
+void tq_avx2_weigh_norm(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
+                        const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n)
+{
+    weigh(v, acc, acc_stride, w, alpha, n_rows, values, n, tq_codebook_get(v->bits)->unit, NULL);
 }
