@@ -93,8 +93,7 @@ typedef enum tq_attn_mode {
 /* Longest file name in a scheme, with its terminator. */
 #define TQ_SCHEME_FILE_BYTES 96
 
-/* A parsed scheme. Plain data; compare by its canonical text. The options from skip on are parsed
- * and spelled, but no cache applies them yet: tq_cache_init refuses them. */
+/* A parsed scheme; compare by its canonical text. A cache refuses the options from skip on. */
 typedef struct tq_scheme {
     tq_family family;
     uint8_t k_bits; /* bits per key element without metadata: 32, 16 or K; 0: keys as f16 */
@@ -147,30 +146,18 @@ typedef enum tq_format {
     TQ_FMT_LLOYD_V4 = 22,
     TQ_FMT_LLOYD_V5 = 23,
     TQ_FMT_LLOYD_V8 = 24,
-    TQ_FMT_NORM2 = 42, /* rotated, one scale, integer levels; docs/format.md "norm-codebook" */
-    TQ_FMT_NORM3 = 43,
-    TQ_FMT_NORM4 = 44,
-    TQ_FMT_NORM5 = 45,
-    TQ_FMT_NORM6 = 46,
-    TQ_FMT_NORM8 = 48,
-    TQ_FMT_TCQ2 = 62, /* the same with a trellis code; docs/format.md "trellis" */
-    TQ_FMT_TCQ3 = 63,
-    TQ_FMT_TCQ4 = 64,
-    TQ_FMT_TCQ5 = 65,
-    TQ_FMT_TCQ6 = 66,
-    TQ_FMT_UNIFORM4 = 74, /* uniform groups; docs/format.md "Uniform affine baselines" */
-    TQ_FMT_UNIFORM8 = 78,
-    TQ_FMT_MSE1 = 81, /* the paper's quantisers; docs/format.md chapter 11 */
-    TQ_FMT_MSE2 = 82,
-    TQ_FMT_MSE3 = 83,
-    TQ_FMT_MSE4 = 84,
-    TQ_FMT_PROD1 = 91,
-    TQ_FMT_PROD2 = 92,
-    TQ_FMT_PROD3 = 93,
-    TQ_FMT_PROD4 = 94,
-    TQ_FMT_FORK2 = 102, /* blocks of the llama.cpp fork, first generation: no scheme names them */
-    TQ_FMT_FORK3 = 103,
-    TQ_FMT_FORK4 = 104
+    /* clang-format off */
+    /* Rotated, one scale, integer levels; docs/format.md "norm-codebook", then "trellis". */
+    TQ_FMT_NORM2 = 42, TQ_FMT_NORM3 = 43, TQ_FMT_NORM4 = 44,
+    TQ_FMT_NORM5 = 45, TQ_FMT_NORM6 = 46, TQ_FMT_NORM8 = 48,
+    TQ_FMT_TCQ2 = 62, TQ_FMT_TCQ3 = 63, TQ_FMT_TCQ4 = 64, TQ_FMT_TCQ5 = 65, TQ_FMT_TCQ6 = 66,
+    TQ_FMT_UNIFORM4 = 74, TQ_FMT_UNIFORM8 = 78, /* uniform groups; docs/format.md chapter 10 */
+    /* The paper's quantisers; docs/format.md chapter 11. */
+    TQ_FMT_MSE1 = 81, TQ_FMT_MSE2 = 82, TQ_FMT_MSE3 = 83, TQ_FMT_MSE4 = 84,
+    TQ_FMT_PROD1 = 91, TQ_FMT_PROD2 = 92, TQ_FMT_PROD3 = 93, TQ_FMT_PROD4 = 94,
+    /* Blocks of the llama.cpp fork, first generation: no scheme names them. */
+    TQ_FMT_FORK2 = 102, TQ_FMT_FORK3 = 103, TQ_FMT_FORK4 = 104
+    /* clang-format on */
 } tq_format;
 
 /* Encoder flag of affine keys and Lloyd values: the bare upstream arithmetic, without the guard
@@ -180,8 +167,8 @@ typedef enum tq_format {
 /* Flag of norm-codebook and trellis: each row's mean is stored apart. Changes the block. */
 #define TQ_CODEC_MEAN 2u
 
-/* Encoder effort of norm-codebook (2 to 6 bits) and trellis: how many scales of the levels are
- * tried. None of these: the default, 3. Blocks are read alike, whatever the effort. */
+/* Encoder effort of norm-codebook (2 to 6 bits) and trellis: scales of the levels that are tried.
+ * None of these: 3. Blocks are read alike, whatever the effort. */
 #define TQ_CODEC_EFFORT_1  4u
 #define TQ_CODEC_EFFORT_3  8u
 #define TQ_CODEC_EFFORT_12 12u
@@ -218,8 +205,7 @@ TQ_API tq_status tq_codec_init(tq_codec *c, tq_format format, uint32_t dim, uint
 /* The format of the key (is_value 0) or value (1) side of a scheme. Errors: TQ_ERR_ARG. */
 TQ_API tq_status tq_scheme_format_of(const tq_scheme *s, int is_value, tq_format *out);
 
-/* The codec of one side of a scheme: its format, and the flags that its options and its group
- * mean. Errors: TQ_ERR_ARG (scheme), TQ_ERR_DIM. */
+/* The codec of one side of a scheme, with its options. Errors: TQ_ERR_ARG (scheme), TQ_ERR_DIM. */
 TQ_API tq_status tq_scheme_codec(const tq_scheme *s, int is_value, uint32_t dim, uint32_t isa_mask,
                                  tq_codec *out);
 

@@ -134,15 +134,14 @@ typedef struct entry {
 } entry;
 
 /* X(name, index) for each format, by the use that attention makes of it. */
+/* clang-format off */
 #define FORMATS_BOTH(X)                                                                            \
-    X(f32, TQ_KF32)                                                                                \
-    X(f16, TQ_KF16) X(bf16, TQ_KBF16) X(turbo2, TQ_KNORM2) X(turbo3, TQ_KNORM3)                    \
-        X(turbo4, TQ_KNORM4) X(turbo5, TQ_KNORM5) X(turbo6, TQ_KNORM6) X(turbo8, TQ_KNORM8)        \
-            X(tcq2, TQ_KTCQ2) X(tcq3, TQ_KTCQ3) X(tcq4, TQ_KTCQ4) X(tcq5, TQ_KTCQ5)                \
-                X(tcq6, TQ_KTCQ6) X(affine4, TQ_KUNIFORM4) X(affine8, TQ_KUNIFORM8)                \
-                    X(mse1, TQ_KMSE1) X(mse2, TQ_KMSE2) X(mse3, TQ_KMSE3) X(mse4, TQ_KMSE4)        \
-                        X(prod1, TQ_KPROD1) X(prod2, TQ_KPROD2) X(prod3, TQ_KPROD3)                \
-                            X(prod4, TQ_KPROD4)
+    X(f32, TQ_KF32) X(f16, TQ_KF16) X(bf16, TQ_KBF16) X(turbo2, TQ_KNORM2) X(turbo3, TQ_KNORM3)    \
+    X(turbo4, TQ_KNORM4) X(turbo5, TQ_KNORM5) X(turbo6, TQ_KNORM6) X(turbo8, TQ_KNORM8)            \
+    X(tcq2, TQ_KTCQ2) X(tcq3, TQ_KTCQ3) X(tcq4, TQ_KTCQ4) X(tcq5, TQ_KTCQ5) X(tcq6, TQ_KTCQ6)      \
+    X(affine4, TQ_KUNIFORM4) X(affine8, TQ_KUNIFORM8) X(mse1, TQ_KMSE1) X(mse2, TQ_KMSE2)          \
+    X(mse3, TQ_KMSE3) X(mse4, TQ_KMSE4) X(prod1, TQ_KPROD1) X(prod2, TQ_KPROD2)                    \
+    X(prod3, TQ_KPROD3) X(prod4, TQ_KPROD4)
 #define FORMATS_KEYS(X) X(k2, TQ_KAFFINE2) X(k4, TQ_KAFFINE4) X(k5, TQ_KAFFINE5) X(k8, TQ_KAFFINE8)
 #define FORMATS_VALUES(X)                                                                          \
     X(v2, TQ_KLLOYD2) X(v3, TQ_KLLOYD3) X(v4, TQ_KLLOYD4) X(v5, TQ_KLLOYD5) X(v8, TQ_KLLOYD8)
@@ -156,7 +155,6 @@ typedef struct entry {
 #define SCORE(name, i)   {"score_" #name, offsetof(tq_attn_kernels, score[i])},
 #define WEIGH(name, i)   {"weigh_" #name, offsetof(tq_attn_kernels, weigh[i])},
 
-/* clang-format off */
 static const entry codec_entries[] = {
     FORMATS_ALL(ENCODE) FORMATS_ALL(DECODE) FORMATS_ALL(ROTATED)
     {"first_nonfinite", offsetof(tq_codec_kernels, first_nonfinite)},
