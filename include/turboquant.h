@@ -77,7 +77,12 @@ typedef enum tq_family {
     TQ_FAMILY_F32 = 0,
     TQ_FAMILY_F16 = 1,
     TQ_FAMILY_BF16 = 2,
-    TQ_FAMILY_AFFINE_LLOYD = 3 /* "turbo:kKvV": affine keys, rotated Lloyd-Max values */
+    TQ_FAMILY_AFFINE_LLOYD = 3, /* "turbo:kKvV": affine keys, rotated Lloyd-Max values */
+    TQ_FAMILY_NORM = 4,         /* "turboB", "turboKvV": rotated, one scale, integer codebook */
+    TQ_FAMILY_TRELLIS = 5,      /* "tcqB", "tcqKvV": the same with a trellis code */
+    TQ_FAMILY_UNIFORM = 6,      /* "affine8", "affine4": uniform groups, the baseline */
+    TQ_FAMILY_MSE = 7,          /* "mseB": the paper's first quantiser */
+    TQ_FAMILY_PROD = 8          /* "prodB": the paper's second */
 } tq_family;
 
 typedef enum tq_attn_mode {
@@ -85,16 +90,27 @@ typedef enum tq_attn_mode {
     TQ_ATTN_DEQUANT = 1 /* decode to f32, then plain attention: the reference */
 } tq_attn_mode;
 
-/* A parsed scheme. Plain data; compare by its canonical text. */
+/* Longest file name in a scheme, with its terminator. */
+#define TQ_SCHEME_FILE_BYTES 96
+
+/* A parsed scheme; compare by its canonical text. A cache refuses the options from skip on. */
 typedef struct tq_scheme {
     tq_family family;
-    uint8_t k_bits; /* bits per key element without metadata: 32, 16 or K */
+    uint8_t k_bits; /* bits per key element without metadata: 32, 16 or K; 0: keys as f16 */
     uint8_t v_bits;
+    uint8_t group; /* TQ_FAMILY_UNIFORM: elements of a group, 32, 64 or 128; others 0 */
+    uint8_t mean;  /* 1: each row's mean is stored apart */
     tq_attn_mode attn;
+    uint32_t skip;                     /* first and last layers that stay f16 */
+    uint32_t sink;                     /* first tokens that stay f16 */
+    uint32_t tail;                     /* newest tokens that stay f16 */
+    uint32_t start;                    /* tokens until which all stay f16 */
+    char kmean[TQ_SCHEME_FILE_BYTES];  /* file of key means; "": none */
+    char layers[TQ_SCHEME_FILE_BYTES]; /* file of schemes per layer; "": none */
 } tq_scheme;
 
 /* Longest canonical spelling, with its terminator. */
-#define TQ_SCHEME_TEXT_BYTES 256
+#define TQ_SCHEME_TEXT_BYTES 320
 
 /* Parse a scheme string: base { "," option }, see docs/format.md "Schemes". Nothing outside the
  * grammar is accepted, replaced or clamped.
@@ -103,7 +119,7 @@ typedef struct tq_scheme {
  * Errors: TQ_ERR_SCHEME, TQ_ERR_ARG. Any thread. */
 TQ_API tq_status tq_scheme_parse(tq_scheme *out, const char *text, char *err, size_t err_bytes);
 
-/* Canonical spelling, the identity of the scheme: "f16", "turbo:k8v3", "turbo:k4v2,attn=dequant".
+/* Canonical spelling, the identity of the scheme: "f16", "turbo:k8v3", "turbo4", "tcq4v3,tail=64".
  * parse(format(s)) == s. dst_bytes >= TQ_SCHEME_TEXT_BYTES always suffices.
  * Errors: TQ_ERR_SIZE, TQ_ERR_ARG (a scheme that no text gives). */
 TQ_API tq_status tq_scheme_format(const tq_scheme *s, char *dst, size_t dst_bytes);
@@ -129,12 +145,37 @@ typedef enum tq_format {
     TQ_FMT_LLOYD_V3 = 21,
     TQ_FMT_LLOYD_V4 = 22,
     TQ_FMT_LLOYD_V5 = 23,
-    TQ_FMT_LLOYD_V8 = 24
+    TQ_FMT_LLOYD_V8 = 24,
+    /* clang-format off */
+    /* Rotated, one scale, integer levels; docs/format.md "norm-codebook", then "trellis". */
+    TQ_FMT_NORM2 = 42, TQ_FMT_NORM3 = 43, TQ_FMT_NORM4 = 44,
+    TQ_FMT_NORM5 = 45, TQ_FMT_NORM6 = 46, TQ_FMT_NORM8 = 48,
+    TQ_FMT_TCQ2 = 62, TQ_FMT_TCQ3 = 63, TQ_FMT_TCQ4 = 64, TQ_FMT_TCQ5 = 65, TQ_FMT_TCQ6 = 66,
+    TQ_FMT_UNIFORM4 = 74, TQ_FMT_UNIFORM8 = 78, /* uniform groups; docs/format.md chapter 10 */
+    /* The paper's quantisers; docs/format.md chapter 11. */
+    TQ_FMT_MSE1 = 81, TQ_FMT_MSE2 = 82, TQ_FMT_MSE3 = 83, TQ_FMT_MSE4 = 84,
+    TQ_FMT_PROD1 = 91, TQ_FMT_PROD2 = 92, TQ_FMT_PROD3 = 93, TQ_FMT_PROD4 = 94,
+    /* Blocks of the llama.cpp fork, first generation: no scheme names them. */
+    TQ_FMT_FORK2 = 102, TQ_FMT_FORK3 = 103, TQ_FMT_FORK4 = 104
+    /* clang-format on */
 } tq_format;
 
-/* Encoder flag: the bare upstream arithmetic, without the guard for degenerate key groups. The
- * decoder may then yield NaN or Inf for them. For conformance tests. */
+/* Encoder flag of affine keys and Lloyd values: the bare upstream arithmetic, without the guard
+ * for degenerate key groups. The decoder may then yield NaN or Inf. For conformance tests. */
 #define TQ_CODEC_STRICT 1u
+
+/* Flag of norm-codebook and trellis: each row's mean is stored apart. Changes the block. */
+#define TQ_CODEC_MEAN 2u
+
+/* Encoder effort of norm-codebook (2 to 6 bits) and trellis: scales of the levels that are tried.
+ * None of these: 3. Blocks are read alike, whatever the effort. */
+#define TQ_CODEC_EFFORT_1  4u
+#define TQ_CODEC_EFFORT_3  8u
+#define TQ_CODEC_EFFORT_12 12u
+
+/* Flags of uniform groups: elements of a group; none of these: 64. Change the block. */
+#define TQ_CODEC_GROUP_32  16u
+#define TQ_CODEC_GROUP_128 32u
 
 struct tq_kernels;
 
@@ -144,10 +185,12 @@ typedef struct tq_codec {
     tq_format format;
     uint32_t dim;                     /* D, elements of a vector */
     uint32_t bits;                    /* per element, metadata not counted */
-    uint32_t n_groups;                /* groups with their own scale: D/32, or 0 */
+    uint32_t n_groups;                /* groups with their own scale, or 0 */
+    uint32_t group;                   /* elements of a group, or 0 */
+    uint32_t effort;                  /* scales that the encoder tries: 1, 3 or 12; or 0 */
     size_t code_bytes;                /* packed codes of a row */
     size_t scale_bytes;               /* f16 scales of a row, or 0 */
-    size_t zero_bytes;                /* f16 zero points of a row, or 0 */
+    size_t zero_bytes;                /* f16 zero points, offsets or mean of a row, or 0 */
     size_t block_bytes;               /* code_bytes + scale_bytes + zero_bytes */
     uint32_t flags;                   /* TQ_CODEC_* */
     uint32_t rotated;                 /* 1: codes live in the rotated domain */
@@ -155,12 +198,16 @@ typedef struct tq_codec {
 } tq_codec;
 
 /* Set up a codec. isa_mask: TQ_ISA_ALL, or a subset to force a variant (bytes do not depend on
- * it). Errors: TQ_ERR_ARG (format, flags), TQ_ERR_DIM. */
+ * it). Errors: TQ_ERR_ARG (format, or a flag that the format does not take), TQ_ERR_DIM. */
 TQ_API tq_status tq_codec_init(tq_codec *c, tq_format format, uint32_t dim, uint32_t flags,
                                uint32_t isa_mask);
 
 /* The format of the key (is_value 0) or value (1) side of a scheme. Errors: TQ_ERR_ARG. */
 TQ_API tq_status tq_scheme_format_of(const tq_scheme *s, int is_value, tq_format *out);
+
+/* The codec of one side of a scheme, with its options. Errors: TQ_ERR_ARG (scheme), TQ_ERR_DIM. */
+TQ_API tq_status tq_scheme_codec(const tq_scheme *s, int is_value, uint32_t dim, uint32_t isa_mask,
+                                 tq_codec *out);
 
 /* Compress n vectors into n blocks.
  * src [n][dim] f32, finite, rows src_stride floats apart (>= dim). dst [n][block_bytes], caller's,
@@ -183,7 +230,7 @@ TQ_API tq_status tq_codec_decode(const tq_codec *c, float *dst, size_t dst_strid
 #define TQ_PAGE_TOKENS 64u
 
 /* Geometry of one attention layer. d_k and d_v: multiples of 8 in 16..1024 that the scheme takes
- * (turbo:kKvV takes 64, 128, 256, 512). */
+ * (docs/format.md, chapters 2 and 5.4). */
 typedef struct tq_layer {
     uint32_t n_kv_heads; /* 1..1024 */
     uint32_t d_k;
@@ -208,7 +255,8 @@ typedef struct tq_allocator {
 /* One writer; views may be read by other threads while the writer appends to other sequences. */
 typedef struct tq_cache tq_cache;
 
-/* Memory that tq_cache_init needs. Errors: TQ_ERR_ARG, TQ_ERR_DIM, TQ_ERR_OVERFLOW. */
+/* Memory that tq_cache_init needs. Errors: TQ_ERR_ARG, TQ_ERR_DIM, TQ_ERR_OVERFLOW, TQ_ERR_SCHEME
+ * (an option that the cache does not apply: skip, sink, tail, start, kmean, layers). */
 TQ_API tq_status tq_cache_bytes(const tq_cache_config *cfg, size_t *bytes);
 
 /* Build a cache in mem (any alignment; it stays the caller's and must outlive the cache). Page

@@ -71,22 +71,22 @@ typedef struct layout {
 
 static tq_status layer_init(layer_state *s, const tq_layer *l, uint32_t isa_mask)
 {
-    tq_format kf, vf;
+    const tq_scheme *scheme = &l->scheme;
     if (l->n_kv_heads == 0 || l->n_kv_heads > MAX_KV_HEADS)
         return TQ_ERR_ARG;
     if (l->scheme.attn != TQ_ATTN_FUSED && l->scheme.attn != TQ_ATTN_DEQUANT)
         return TQ_ERR_ARG;
-    tq_status st = tq_scheme_format_of(&l->scheme, 0, &kf);
+    /* Options that ask for rows of another format, or for a change of the keys. */
+    if (scheme->skip || scheme->sink || scheme->tail || scheme->start || scheme->kmean[0] ||
+        scheme->layers[0])
+        return TQ_ERR_SCHEME;
+    tq_status st = tq_scheme_codec(scheme, 0, l->d_k, isa_mask, &s->k);
     if (st == TQ_OK)
-        st = tq_scheme_format_of(&l->scheme, 1, &vf);
-    if (st == TQ_OK)
-        st = tq_codec_init(&s->k, kf, l->d_k, 0, isa_mask);
-    if (st == TQ_OK)
-        st = tq_codec_init(&s->v, vf, l->d_v, 0, isa_mask);
+        st = tq_scheme_codec(scheme, 1, l->d_v, isa_mask, &s->v);
     if (st != TQ_OK)
         return st;
-    s->encode_k = s->k.kernels->codec->encode[tq_kfmt(kf)];
-    s->encode_v = s->v.kernels->codec->encode[tq_kfmt(vf)];
+    s->encode_k = s->k.kernels->codec->encode[tq_kfmt(s->k.format)];
+    s->encode_v = s->v.kernels->codec->encode[tq_kfmt(s->v.format)];
     s->n_kv_heads = l->n_kv_heads;
     s->attn = l->scheme.attn;
     s->page_bytes = l->n_kv_heads * tq_page_head_bytes(&s->k, &s->v);

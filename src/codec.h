@@ -13,6 +13,9 @@ tq_const_planes tq_codec_const_planes(const tq_codec *c, const void *base);
 /* Largest head dimension of any format. */
 #define TQ_DIM_MAX 1024u
 
+/* Elements of a block of the fork's formats. */
+#define TQ_FORK_BLOCK 128u
+
 /* Can a row of this format have this many elements? */
 int tq_format_takes_dim(tq_format f, uint32_t dim);
 
@@ -22,7 +25,8 @@ int tq_format_takes_dim(tq_format f, uint32_t dim);
 tq_status tq_codec_encode_planes(const tq_codec *c, tq_planes dst, const float *src,
                                  size_t src_stride, size_t n, size_t *bad_row);
 
-/* tq_codec_decode from planes of any layout; rotated: leave Lloyd values in the rotated domain. */
+/* tq_codec_decode from planes of any layout; rotated: leave rotated formats in the rotated domain.
+ */
 void tq_codec_decode_planes(const tq_codec *c, float *dst, size_t dst_stride, tq_const_planes src,
                             size_t n, int rotated);
 

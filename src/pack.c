@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* pack.c — b-bit fields in a little-endian bit stream, reference version. A field may straddle
- * two bytes, so bits pass through a small accumulator that holds the part of a byte. */
+/* pack.c — b-bit fields in a little-endian bit stream and in planes, reference version. A field may
+ * straddle two bytes, so bits pass through a small accumulator that holds the part of a byte. */
 #include "pack.h"
+
+#include <string.h>
 
 void tq_pack(uint8_t *dst, const uint8_t *idx, uint32_t n, uint32_t bits)
 {
@@ -34,5 +36,31 @@ void tq_unpack(uint8_t *idx, const uint8_t *src, uint32_t n, uint32_t bits)
         idx[i] = (uint8_t)(acc & mask);
         acc >>= bits;
         held -= bits;
+    }
+}
+
+void tq_pack_planes(uint8_t *dst, const uint8_t *code, uint32_t dim, const uint8_t *widths)
+{
+    for (uint32_t low = 0; *widths; low += *widths++) {
+        const uint32_t w = *widths, nb = dim * w / 8;
+        memset(dst, 0, nb);
+        for (uint32_t j = 0; j < dim; j++) {
+            uint32_t field = (uint32_t)code[j] >> low & ((1u << w) - 1);
+            dst[j % nb] = (uint8_t)(dst[j % nb] | field << (w * (j / nb)));
+        }
+        dst += nb;
+    }
+}
+
+void tq_unpack_planes(uint8_t *code, const uint8_t *src, uint32_t dim, const uint8_t *widths)
+{
+    memset(code, 0, dim);
+    for (uint32_t low = 0; *widths; low += *widths++) {
+        const uint32_t w = *widths, nb = dim * w / 8;
+        for (uint32_t j = 0; j < dim; j++) {
+            uint32_t field = (uint32_t)src[j % nb] >> (w * (j / nb)) & ((1u << w) - 1);
+            code[j] = (uint8_t)(code[j] | field << low);
+        }
+        src += nb;
     }
 }

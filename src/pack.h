@@ -14,4 +14,12 @@ void tq_pack(uint8_t *dst, const uint8_t *idx, uint32_t n, uint32_t bits);
 /* The inverse; indices come out unsigned. */
 void tq_unpack(uint8_t *idx, const uint8_t *src, uint32_t n, uint32_t bits);
 
+/* Bit planes, docs/format.md 8.1. widths: the planes' widths in stored order, ended by 0; the
+ * first holds the lowest bits of a code. Plane of width w: nb = dim * w / 8 bytes, element j in
+ * byte j % nb, bits w * (j / nb) and up. dst: the planes one after another; code [dim]. */
+void tq_pack_planes(uint8_t *dst, const uint8_t *code, uint32_t dim, const uint8_t *widths);
+
+/* The inverse. */
+void tq_unpack_planes(uint8_t *code, const uint8_t *src, uint32_t dim, const uint8_t *widths);
+
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tables.c — the constants of the affine-lloyd format: sign patterns and Lloyd-Max tables.
+/* tables.c — the constants of the affine-lloyd format: its Lloyd-Max tables.
  *
  * Source: the stored-format facts of vllm-metal commit 211a1e4, as docs/format.md section
  * "Constants" writes them down. They are part of the format: changing one bit changes stored
@@ -7,55 +7,6 @@
  * Literals are hexadecimal, so that every bit is visible; tests/unit/test_codec.c pins them.
  */
 #include "tables.h"
-
-/* One byte of a sign pattern: bit i set means element i of the eight is negated. */
-#define SIGN(byte, i) (((byte) >> (i)) & 1 ? -1.0f : 1.0f)
-#define S8(byte)                                                                                   \
-    SIGN(byte, 0), SIGN(byte, 1), SIGN(byte, 2), SIGN(byte, 3), SIGN(byte, 4), SIGN(byte, 5),      \
-        SIGN(byte, 6), SIGN(byte, 7)
-
-static const float signs_64[64] = {
-    S8(0x8e), S8(0x54), S8(0x69), S8(0xb7), S8(0x02), S8(0x48), S8(0xde), S8(0x62),
-};
-
-static const float signs_128[128] = {
-    S8(0x0d), S8(0xdf), S8(0x39), S8(0x6a), S8(0x50), S8(0x02), S8(0x9c), S8(0x6a),
-    S8(0xd5), S8(0x37), S8(0x83), S8(0x4a), S8(0xde), S8(0x59), S8(0x60), S8(0x14),
-};
-
-static const float signs_256[256] = {
-    S8(0x12), S8(0x30), S8(0xe6), S8(0x62), S8(0x11), S8(0x4a), S8(0xcd), S8(0x10),
-    S8(0x6f), S8(0x14), S8(0x6d), S8(0xa9), S8(0xc9), S8(0x5e), S8(0x9c), S8(0xd3),
-    S8(0x9b), S8(0xf2), S8(0x2f), S8(0x3a), S8(0x73), S8(0x5d), S8(0x27), S8(0xb2),
-    S8(0x6b), S8(0xd9), S8(0x30), S8(0x57), S8(0x57), S8(0xc3), S8(0x8b), S8(0xfe),
-};
-
-static const float signs_512[512] = {
-    S8(0xbd), S8(0x4b), S8(0x36), S8(0x70), S8(0x0d), S8(0xe3), S8(0xfb), S8(0x62),
-    S8(0x63), S8(0xe4), S8(0x39), S8(0xd4), S8(0x61), S8(0xd2), S8(0xca), S8(0x5c),
-    S8(0x8f), S8(0x7c), S8(0x47), S8(0x9b), S8(0x43), S8(0x12), S8(0xdd), S8(0xe9),
-    S8(0x30), S8(0xde), S8(0x2a), S8(0x54), S8(0xba), S8(0xca), S8(0xba), S8(0x77),
-    S8(0x84), S8(0x3e), S8(0x87), S8(0x11), S8(0x18), S8(0x15), S8(0x4c), S8(0x9a),
-    S8(0xc5), S8(0xa3), S8(0x04), S8(0x32), S8(0x1f), S8(0x72), S8(0x81), S8(0x5d),
-    S8(0x52), S8(0x14), S8(0x82), S8(0x8a), S8(0xc2), S8(0x9b), S8(0xa7), S8(0x8e),
-    S8(0xef), S8(0x4b), S8(0x0e), S8(0x52), S8(0x6d), S8(0x9d), S8(0x6b), S8(0x29),
-};
-
-const float *tq_sign_table(uint32_t dim)
-{
-    switch (dim) {
-    case 64:
-        return signs_64;
-    case 128:
-        return signs_128;
-    case 256:
-        return signs_256;
-    case 512:
-        return signs_512;
-    default:
-        return NULL;
-    }
-}
 
 static const float centroids_2[4] = {
     -0x1.83b4a2p+0f,

@@ -17,7 +17,11 @@ typedef struct tq_lloyd_table {
 /* bits 2, 3, 4, 5 or 8; NULL for others. Static storage. */
 const tq_lloyd_table *tq_lloyd_get(uint32_t bits);
 
-/* [dim] values +1 or -1 for dim 64, 128, 256, 512; NULL for others. Static storage. */
+/* [dim] values +1 or -1 for each dim that tq_hadamard_takes; NULL for others. Static storage. */
 const float *tq_sign_table(uint32_t dim);
+
+/* The same from the generator, docs/format.md 5.1, under key (0, key); the table has key 42.
+ * sign [dim], dim even. */
+void tq_sign_generate(float *sign, uint32_t dim, uint32_t key);
 
 #endif

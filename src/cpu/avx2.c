@@ -6,6 +6,7 @@
  */
 #include "cpu/avx2.h"
 #include "cpu/avx2_codec.h"
+#include "cpu/scalar.h"
 
 static void encode_f32(const tq_codec *c, tq_planes dst, const float *src, size_t src_stride,
                        size_t n)
@@ -124,7 +125,8 @@ const tq_codec_kernels tq_codec_kernels_avx2 = {
                [TQ_KLLOYD3] = tq_avx2_encode_v3,
                [TQ_KLLOYD4] = tq_avx2_encode_v4,
                [TQ_KLLOYD5] = tq_avx2_encode_v5,
-               [TQ_KLLOYD8] = tq_avx2_encode_v8},
+               [TQ_KLLOYD8] = tq_avx2_encode_v8,
+               TQ_AVX2_ENCODE_OTHERS},
     .decode = {[TQ_KF32] = decode_f32,
                [TQ_KF16] = decode_f16,
                [TQ_KBF16] = decode_bf16,
@@ -136,7 +138,8 @@ const tq_codec_kernels tq_codec_kernels_avx2 = {
                [TQ_KLLOYD3] = tq_avx2_decode_v3,
                [TQ_KLLOYD4] = tq_avx2_decode_v4,
                [TQ_KLLOYD5] = tq_avx2_decode_v5,
-               [TQ_KLLOYD8] = tq_avx2_decode_v8},
+               [TQ_KLLOYD8] = tq_avx2_decode_v8,
+               TQ_AVX2_DECODE_OTHERS},
     .decode_rotated = {[TQ_KF32] = decode_f32,
                        [TQ_KF16] = decode_f16,
                        [TQ_KBF16] = decode_bf16,
@@ -148,7 +151,8 @@ const tq_codec_kernels tq_codec_kernels_avx2 = {
                        [TQ_KLLOYD3] = tq_avx2_decode_rotated_v3,
                        [TQ_KLLOYD4] = tq_avx2_decode_rotated_v4,
                        [TQ_KLLOYD5] = tq_avx2_decode_rotated_v5,
-                       [TQ_KLLOYD8] = tq_avx2_decode_rotated_v8},
+                       [TQ_KLLOYD8] = tq_avx2_decode_rotated_v8,
+                       TQ_AVX2_DECODE_ROTATED_OTHERS},
     .first_nonfinite = first_nonfinite,
     .rotate = tq_avx2_rotate,
     .unrotate = tq_avx2_unrotate,

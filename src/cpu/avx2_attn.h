@@ -35,6 +35,18 @@ tq_weigh_fn tq_avx2_weigh_v8;
 /* avx2_attn_lloyd.c */
 tq_weigh_fn tq_avx2_weigh_v2, tq_avx2_weigh_v3, tq_avx2_weigh_v4, tq_avx2_weigh_v5;
 
+/* avx2_attn_rotated.c */
+tq_prep_fn tq_avx2_prep_rotated;
+tq_score_fn tq_avx2_score_decoded;
+tq_weigh_fn tq_avx2_weigh_decoded;
+
+/* avx2_attn_norm.c: norm-codebook and trellis */
+tq_prep_fn tq_avx2_prep_norm;
+tq_score_fn tq_avx2_score_norm;
+
+/* avx2_attn_levels.c */
+tq_weigh_fn tq_avx2_weigh_norm, tq_avx2_weigh_tcq;
+
 /* avx2_attn_tile.c */
 tq_pack_fn tq_avx2_pack_keys, tq_avx2_pack_values;
 tq_gemm_fn tq_avx2_gemm;
@@ -92,5 +104,19 @@ TQ_INLINE void tq_transpose_f16(float *dst, size_t dst_stride, const uint8_t *pl
     _mm256_storeu_ps(dst + 2 * dst_stride, _mm256_cvtph_ps(_mm_unpacklo_epi64(ab, cd)));
     _mm256_storeu_ps(dst + 3 * dst_stride, _mm256_cvtph_ps(_mm_unpackhi_epi64(ab, cd)));
 }
+
+/* Entries of the formats that have no AVX-512 kernels, for both tables. */
+#define TQ_AVX2_PREP_OTHERS                                                                        \
+    TQ_NORM_ENTRIES(tq_avx2_prep_norm), TQ_TCQ_ENTRIES(tq_avx2_prep_norm),                         \
+        TQ_MSE_ENTRIES(tq_avx2_prep_rotated), TQ_PROD_ENTRIES(tq_avx2_prep_rotated),               \
+        TQ_UNIFORM_ENTRIES(tq_avx2_prep_f32)
+#define TQ_AVX2_SCORE_OTHERS                                                                       \
+    TQ_NORM_ENTRIES(tq_avx2_score_norm), TQ_TCQ_ENTRIES(tq_avx2_score_norm),                       \
+        TQ_MSE_ENTRIES(tq_avx2_score_decoded), TQ_PROD_ENTRIES(tq_avx2_score_decoded),             \
+        TQ_UNIFORM_ENTRIES(tq_avx2_score_decoded)
+#define TQ_AVX2_WEIGH_OTHERS                                                                       \
+    TQ_NORM_ENTRIES(tq_avx2_weigh_norm), TQ_TCQ_ENTRIES(tq_avx2_weigh_tcq),                        \
+        TQ_MSE_ENTRIES(tq_avx2_weigh_decoded), TQ_PROD_ENTRIES(tq_avx2_weigh_decoded),             \
+        TQ_UNIFORM_ENTRIES(tq_avx2_weigh_decoded)
 
 #endif

@@ -8,6 +8,7 @@
  */
 #include "cpu/avx2.h"
 #include "cpu/avx2_codec.h"
+#include "cpu/avx2_rotated.h"
 
 enum { TILE = 256 }; /* elements of eight groups */
 
@@ -29,13 +30,40 @@ TQ_INLINE void rotate_row(float *y, const float *x, uint32_t dim)
     }
 }
 
+/* The dimensions that Lloyd values have. */
+static int is_lloyd_dim(uint32_t dim)
+{
+    return dim == 64 || dim == 128 || dim == 256 || dim == 512;
+}
+
+/* Other dimensions; no format's bytes are made here. */
+static void scale_by(float *x, uint32_t dim, const float *sign, float scale)
+{
+    const __m256 scale8 = _mm256_set1_ps(scale);
+    for (uint32_t j = 0; j < dim; j += 8) {
+        __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + j), scale8);
+        _mm256_storeu_ps(x + j, sign ? _mm256_mul_ps(v, _mm256_loadu_ps(sign + j)) : v);
+    }
+}
+
 void tq_avx2_rotate(float *x, uint32_t dim)
 {
-    rotate_row(x, x, dim);
+    if (is_lloyd_dim(dim)) {
+        rotate_row(x, x, dim);
+        return;
+    }
+    scale_by(x, dim, tq_sign_table(dim), 1);
+    tq_avx2_hadamard(x, dim);
+    scale_by(x, dim, NULL, tq_rotate_scale(dim));
 }
 
 void tq_avx2_unrotate(float *x, uint32_t dim)
 {
+    if (!is_lloyd_dim(dim)) {
+        tq_avx2_hadamard(x, dim);
+        scale_by(x, dim, tq_sign_table(dim), tq_rotate_scale(dim));
+        return;
+    }
     switch (dim) {
     case 64:
         tq_hadamard(x, x, 64, NULL, tq_sign_table(64));

@@ -5,7 +5,9 @@
  * Raw rows have a multiple of eight elements: vectors of sixteen, the last one perhaps masked.
  */
 #include "cpu/avx512.h"
+#include "cpu/avx2_codec.h"
 #include "cpu/avx512_codec.h"
+#include "cpu/scalar.h"
 
 /* The first min(left, 16) lanes. */
 TQ_INLINE __mmask16 lanes(size_t left)
@@ -126,7 +128,8 @@ const tq_codec_kernels tq_codec_kernels_avx512 = {
                [TQ_KLLOYD3] = tq_avx512_encode_v3,
                [TQ_KLLOYD4] = tq_avx512_encode_v4,
                [TQ_KLLOYD5] = tq_avx512_encode_v5,
-               [TQ_KLLOYD8] = tq_avx512_encode_v8},
+               [TQ_KLLOYD8] = tq_avx512_encode_v8,
+               TQ_AVX2_ENCODE_OTHERS},
     .decode = {[TQ_KF32] = decode_f32,
                [TQ_KF16] = decode_f16,
                [TQ_KBF16] = decode_bf16,
@@ -138,7 +141,8 @@ const tq_codec_kernels tq_codec_kernels_avx512 = {
                [TQ_KLLOYD3] = tq_avx512_decode_v3,
                [TQ_KLLOYD4] = tq_avx512_decode_v4,
                [TQ_KLLOYD5] = tq_avx512_decode_v5,
-               [TQ_KLLOYD8] = tq_avx512_decode_v8},
+               [TQ_KLLOYD8] = tq_avx512_decode_v8,
+               TQ_AVX2_DECODE_OTHERS},
     .decode_rotated = {[TQ_KF32] = decode_f32,
                        [TQ_KF16] = decode_f16,
                        [TQ_KBF16] = decode_bf16,
@@ -150,7 +154,8 @@ const tq_codec_kernels tq_codec_kernels_avx512 = {
                        [TQ_KLLOYD3] = tq_avx512_decode_rotated_v3,
                        [TQ_KLLOYD4] = tq_avx512_decode_rotated_v4,
                        [TQ_KLLOYD5] = tq_avx512_decode_rotated_v5,
-                       [TQ_KLLOYD8] = tq_avx512_decode_rotated_v8},
+                       [TQ_KLLOYD8] = tq_avx512_decode_rotated_v8,
+                       TQ_AVX2_DECODE_ROTATED_OTHERS},
     .first_nonfinite = first_nonfinite,
     .rotate = tq_avx512_rotate,
     .unrotate = tq_avx512_unrotate,

@@ -12,6 +12,7 @@
  * it rounds. 8-bit codes walk down a search tree.
  */
 #include "cpu/avx512.h"
+#include "cpu/avx2_codec.h"
 #include "cpu/avx512_codec.h"
 
 #include <assert.h>
@@ -38,14 +39,28 @@ enum { N_LANES = 16, CELLS_MAX = 64 };
 #define ROTATE(d)   tq_hadamard_row16(x, x, d, tq_sign_table(d), NULL)
 #define UNROTATE(d) tq_hadamard_row16(x, x, d, NULL, tq_sign_table(d))
 
+/* The dimensions that Lloyd values have; formats with one scale rotate others too. */
+static int is_lloyd_dim(uint32_t dim)
+{
+    return dim == 64 || dim == 128 || dim == 256 || dim == 512;
+}
+
 void tq_avx512_rotate(float *x, uint32_t dim)
 {
-    BY_DIM(dim, ROTATE);
+    if (!is_lloyd_dim(dim)) {
+        tq_avx2_rotate(x, dim);
+        return;
+    }
+    BY_DIM(dim, ROTATE)
 }
 
 void tq_avx512_unrotate(float *x, uint32_t dim)
 {
-    BY_DIM(dim, UNROTATE);
+    if (!is_lloyd_dim(dim)) {
+        tq_avx2_unrotate(x, dim);
+        return;
+    }
+    BY_DIM(dim, UNROTATE)
 }
 
 /* ---- Sixteen groups, one per lane ---- */

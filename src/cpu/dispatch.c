@@ -133,58 +133,45 @@ typedef struct entry {
     size_t off_bytes; /* of a function pointer in its half */
 } entry;
 
-#define PER_FORMAT(field, text)                                                                    \
-    {text "_f32", offsetof(tq_codec_kernels, field[TQ_KF32])},                                     \
-        {text "_f16", offsetof(tq_codec_kernels, field[TQ_KF16])},                                 \
-        {text "_bf16", offsetof(tq_codec_kernels, field[TQ_KBF16])},                               \
-        {text "_k2", offsetof(tq_codec_kernels, field[TQ_KAFFINE2])},                              \
-        {text "_k4", offsetof(tq_codec_kernels, field[TQ_KAFFINE4])},                              \
-        {text "_k5", offsetof(tq_codec_kernels, field[TQ_KAFFINE5])},                              \
-        {text "_k8", offsetof(tq_codec_kernels, field[TQ_KAFFINE8])},                              \
-        {text "_v2", offsetof(tq_codec_kernels, field[TQ_KLLOYD2])},                               \
-        {text "_v3", offsetof(tq_codec_kernels, field[TQ_KLLOYD3])},                               \
-        {text "_v4", offsetof(tq_codec_kernels, field[TQ_KLLOYD4])},                               \
-        {text "_v5", offsetof(tq_codec_kernels, field[TQ_KLLOYD5])},                               \
-    {                                                                                              \
-        text "_v8", offsetof(tq_codec_kernels, field[TQ_KLLOYD8])                                  \
-    }
+/* X(name, index) for each format, by the use that attention makes of it. */
+/* clang-format off */
+#define FORMATS_BOTH(X)                                                                            \
+    X(f32, TQ_KF32) X(f16, TQ_KF16) X(bf16, TQ_KBF16) X(turbo2, TQ_KNORM2) X(turbo3, TQ_KNORM3)    \
+    X(turbo4, TQ_KNORM4) X(turbo5, TQ_KNORM5) X(turbo6, TQ_KNORM6) X(turbo8, TQ_KNORM8)            \
+    X(tcq2, TQ_KTCQ2) X(tcq3, TQ_KTCQ3) X(tcq4, TQ_KTCQ4) X(tcq5, TQ_KTCQ5) X(tcq6, TQ_KTCQ6)      \
+    X(affine4, TQ_KUNIFORM4) X(affine8, TQ_KUNIFORM8) X(mse1, TQ_KMSE1) X(mse2, TQ_KMSE2)          \
+    X(mse3, TQ_KMSE3) X(mse4, TQ_KMSE4) X(prod1, TQ_KPROD1) X(prod2, TQ_KPROD2)                    \
+    X(prod3, TQ_KPROD3) X(prod4, TQ_KPROD4)
+#define FORMATS_KEYS(X) X(k2, TQ_KAFFINE2) X(k4, TQ_KAFFINE4) X(k5, TQ_KAFFINE5) X(k8, TQ_KAFFINE8)
+#define FORMATS_VALUES(X)                                                                          \
+    X(v2, TQ_KLLOYD2) X(v3, TQ_KLLOYD3) X(v4, TQ_KLLOYD4) X(v5, TQ_KLLOYD5) X(v8, TQ_KLLOYD8)
+#define FORMATS_NEITHER(X) X(fork2, TQ_KFORK2) X(fork3, TQ_KFORK3) X(fork4, TQ_KFORK4)
+#define FORMATS_ALL(X)     FORMATS_BOTH(X) FORMATS_KEYS(X) FORMATS_VALUES(X) FORMATS_NEITHER(X)
+
+#define ENCODE(name, i)  {"encode_" #name, offsetof(tq_codec_kernels, encode[i])},
+#define DECODE(name, i)  {"decode_" #name, offsetof(tq_codec_kernels, decode[i])},
+#define ROTATED(name, i) {"decode_rotated_" #name, offsetof(tq_codec_kernels, decode_rotated[i])},
+#define PREP(name, i)    {"prep_" #name, offsetof(tq_attn_kernels, prep[i])},
+#define SCORE(name, i)   {"score_" #name, offsetof(tq_attn_kernels, score[i])},
+#define WEIGH(name, i)   {"weigh_" #name, offsetof(tq_attn_kernels, weigh[i])},
 
 static const entry codec_entries[] = {
-    PER_FORMAT(encode, "encode"),
-    PER_FORMAT(decode, "decode"),
-    PER_FORMAT(decode_rotated, "decode_rotated"),
+    FORMATS_ALL(ENCODE) FORMATS_ALL(DECODE) FORMATS_ALL(ROTATED)
     {"first_nonfinite", offsetof(tq_codec_kernels, first_nonfinite)},
     {"rotate", offsetof(tq_codec_kernels, rotate)},
     {"unrotate", offsetof(tq_codec_kernels, unrotate)},
 };
 
-#define ATTN_KEYS(field, text)                                                                     \
-    {text "_f32", offsetof(tq_attn_kernels, field[TQ_KF32])},                                      \
-        {text "_f16", offsetof(tq_attn_kernels, field[TQ_KF16])},                                  \
-        {text "_bf16", offsetof(tq_attn_kernels, field[TQ_KBF16])},                                \
-        {text "_k2", offsetof(tq_attn_kernels, field[TQ_KAFFINE2])},                               \
-        {text "_k4", offsetof(tq_attn_kernels, field[TQ_KAFFINE4])},                               \
-        {text "_k5", offsetof(tq_attn_kernels, field[TQ_KAFFINE5])},                               \
-    {                                                                                              \
-        text "_k8", offsetof(tq_attn_kernels, field[TQ_KAFFINE8])                                  \
-    }
-
 static const entry attn_entries[] = {
-    ATTN_KEYS(prep, "prep"),
-    ATTN_KEYS(score, "score"),
-    {"weigh_f32", offsetof(tq_attn_kernels, weigh[TQ_KF32])},
-    {"weigh_f16", offsetof(tq_attn_kernels, weigh[TQ_KF16])},
-    {"weigh_bf16", offsetof(tq_attn_kernels, weigh[TQ_KBF16])},
-    {"weigh_v2", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD2])},
-    {"weigh_v3", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD3])},
-    {"weigh_v4", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD4])},
-    {"weigh_v5", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD5])},
-    {"weigh_v8", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD8])},
+    FORMATS_BOTH(PREP) FORMATS_KEYS(PREP)
+    FORMATS_BOTH(SCORE) FORMATS_KEYS(SCORE)
+    FORMATS_BOTH(WEIGH) FORMATS_VALUES(WEIGH)
     {"softmax", offsetof(tq_attn_kernels, softmax)},
     {"pack_keys", offsetof(tq_attn_kernels, pack_keys)},
     {"pack_values", offsetof(tq_attn_kernels, pack_values)},
     {"gemm", offsetof(tq_attn_kernels, gemm)},
 };
+/* clang-format on */
 
 #define N_CODEC_ENTRIES (sizeof(codec_entries) / sizeof(codec_entries[0]))
 #define N_ATTN_ENTRIES  (sizeof(attn_entries) / sizeof(attn_entries[0]))

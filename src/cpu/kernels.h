@@ -60,18 +60,55 @@ enum {
     TQ_KLLOYD4,
     TQ_KLLOYD5,
     TQ_KLLOYD8,
+    TQ_KNORM2,
+    TQ_KNORM3,
+    TQ_KNORM4,
+    TQ_KNORM5,
+    TQ_KNORM6,
+    TQ_KNORM8,
+    TQ_KTCQ2,
+    TQ_KTCQ3,
+    TQ_KTCQ4,
+    TQ_KTCQ5,
+    TQ_KTCQ6,
+    TQ_KUNIFORM4,
+    TQ_KUNIFORM8,
+    TQ_KMSE1,
+    TQ_KMSE2,
+    TQ_KMSE3,
+    TQ_KMSE4,
+    TQ_KPROD1,
+    TQ_KPROD2,
+    TQ_KPROD3,
+    TQ_KPROD4,
+    TQ_KFORK2,
+    TQ_KFORK3,
+    TQ_KFORK4,
     TQ_N_KFMT
 };
+
+/* Table entries of a family whose widths share one function (it reads the codec's bits). */
+#define TQ_NORM_ENTRIES(f)                                                                         \
+    [TQ_KNORM2] = (f), [TQ_KNORM3] = (f), [TQ_KNORM4] = (f), [TQ_KNORM5] = (f), [TQ_KNORM6] = (f), \
+    [TQ_KNORM8] = (f)
+#define TQ_TCQ_ENTRIES(f)                                                                          \
+    [TQ_KTCQ2] = (f), [TQ_KTCQ3] = (f), [TQ_KTCQ4] = (f), [TQ_KTCQ5] = (f), [TQ_KTCQ6] = (f)
+#define TQ_UNIFORM_ENTRIES(f) [TQ_KUNIFORM4] = (f), [TQ_KUNIFORM8] = (f)
+#define TQ_MSE_ENTRIES(f)     [TQ_KMSE1] = (f), [TQ_KMSE2] = (f), [TQ_KMSE3] = (f), [TQ_KMSE4] = (f)
+#define TQ_PROD_ENTRIES(f)                                                                         \
+    [TQ_KPROD1] = (f), [TQ_KPROD2] = (f), [TQ_KPROD3] = (f), [TQ_KPROD4] = (f)
+#define TQ_FORK_ENTRIES(f) [TQ_KFORK2] = (f), [TQ_KFORK3] = (f), [TQ_KFORK4] = (f)
 
 /* Codec entries: scalar.c, avx2.c ... */
 typedef struct tq_codec_kernels {
     tq_encode_fn *encode[TQ_N_KFMT];
     tq_decode_fn *decode[TQ_N_KFMT];
-    /* Like decode, but Lloyd values stay in the rotated domain (no inverse transform). */
+    /* Like decode, but rotated formats stay in the rotated domain (no inverse transform; an
+     * offset that decode would add to each element, option mean, becomes its rotation). */
     tq_decode_fn *decode_rotated[TQ_N_KFMT];
     /* First row with a NaN or Inf, or n. src [n][dim]. */
     size_t (*first_nonfinite)(const float *src, size_t src_stride, size_t dim, size_t n);
-    /* y = H(sign * x) / sqrt(dim), in place, one vector. dim 64..512, power of two. EXACT. */
+    /* y = H(sign * x) / sqrt(dim), in place, one vector. dim as in tq_hadamard_takes. EXACT. */
     void (*rotate)(float *x, uint32_t dim);
     /* x = sign * H(y) / sqrt(dim), in place. EXACT. */
     void (*unrotate)(float *x, uint32_t dim);
@@ -87,10 +124,13 @@ typedef struct tq_codec_kernels {
  * Affine keys are scored in integers: each group of 32 query elements becomes int16 with a scale
  * of its own, max|q| / 32767, so a score is  sum_g  scale_g * qs_g * (dot(q16, idx) + zero_g *
  * sum(q16)). The rounding of the query is part of the definition; docs/numerics.md has its cost.
+ * Keys of norm-codebook and trellis without a mean likewise, the rotated query with one scale for
+ * the row. Keys of rotated formats are scored in the rotated domain, against a query that prep
+ * rotates.
  *
- * Lloyd values are summed in the rotated domain. For those of 2 to 5 bits a kernel may round the
- * weights (times group scale) to steps of max(largest / 32767, sum / 131000) over the tile, and
- * centroids to 1 / 16383 of the largest. */
+ * Values of rotated formats are summed in the rotated domain. For Lloyd values of 2 to 5 bits a
+ * kernel may round the weights (times group scale) to steps of max(largest / 32767, sum / 131000)
+ * over the tile, and centroids to 1 / 16383 of the largest. */
 #define TQ_TILE TQ_PAGE_TOKENS
 
 /* Columns of a packed strip, see tq_gemm_fn. */
@@ -104,7 +144,8 @@ typedef struct tq_span {
 /* Bytes of n_rows prepared queries of any format and ISA. */
 static inline size_t tq_prep_bytes(uint32_t n_rows, uint32_t dim)
 {
-    return ((size_t)n_rows + 3) / 4 * 4 * dim * sizeof(float);
+    /* A multiple of four rows; beside them some numbers for each four. */
+    return ((size_t)n_rows + 3) / 4 * (4 * dim * sizeof(float) + 64);
 }
 
 /* Turn n_rows queries q [n_rows][dim], multiplied by the attention scale, into what score of the
@@ -138,9 +179,9 @@ typedef void tq_gemm_fn(float *c, size_t ldc, const float *a, size_t lda, const 
                         const float *alpha, uint32_t m, uint32_t n, uint32_t k);
 
 typedef struct tq_attn_kernels {
-    tq_prep_fn *prep[TQ_N_KFMT];   /* key formats: f32, f16, bf16, affine; others NULL */
+    tq_prep_fn *prep[TQ_N_KFMT];   /* formats that a scheme uses for keys; others NULL */
     tq_score_fn *score[TQ_N_KFMT]; /* the same */
-    tq_weigh_fn *weigh[TQ_N_KFMT]; /* value formats: f32, f16, bf16, Lloyd; others NULL */
+    tq_weigh_fn *weigh[TQ_N_KFMT]; /* formats that a scheme uses for values; others NULL */
     tq_softmax_fn *softmax;
     tq_pack_fn *pack_keys;
     tq_pack_fn *pack_values;

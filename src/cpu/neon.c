@@ -6,6 +6,7 @@
  */
 #include "cpu/neon.h"
 #include "cpu/neon_codec.h"
+#include "cpu/scalar.h"
 
 static void encode_f32(const tq_codec *c, tq_planes dst, const float *src, size_t src_stride,
                        size_t n)
@@ -135,7 +136,13 @@ const tq_codec_kernels tq_codec_kernels_neon = {
                [TQ_KLLOYD3] = tq_neon_encode_v3,
                [TQ_KLLOYD4] = tq_neon_encode_v4,
                [TQ_KLLOYD5] = tq_neon_encode_v5,
-               [TQ_KLLOYD8] = tq_neon_encode_v8},
+               [TQ_KLLOYD8] = tq_neon_encode_v8,
+               TQ_NORM_ENTRIES(tq_scalar_encode_norm),
+               TQ_TCQ_ENTRIES(tq_scalar_encode_tcq),
+               TQ_MSE_ENTRIES(tq_scalar_encode_mse),
+               TQ_PROD_ENTRIES(tq_scalar_encode_prod),
+               TQ_UNIFORM_ENTRIES(tq_scalar_encode_uniform),
+               TQ_FORK_ENTRIES(tq_scalar_encode_fork)},
     .decode = {[TQ_KF32] = decode_f32,
                [TQ_KF16] = decode_f16,
                [TQ_KBF16] = decode_bf16,
@@ -147,7 +154,13 @@ const tq_codec_kernels tq_codec_kernels_neon = {
                [TQ_KLLOYD3] = tq_neon_decode_v3,
                [TQ_KLLOYD4] = tq_neon_decode_v4,
                [TQ_KLLOYD5] = tq_neon_decode_v5,
-               [TQ_KLLOYD8] = tq_neon_decode_v8},
+               [TQ_KLLOYD8] = tq_neon_decode_v8,
+               TQ_NORM_ENTRIES(tq_scalar_decode_norm),
+               TQ_TCQ_ENTRIES(tq_scalar_decode_tcq),
+               TQ_MSE_ENTRIES(tq_scalar_decode_mse),
+               TQ_PROD_ENTRIES(tq_scalar_decode_prod),
+               TQ_UNIFORM_ENTRIES(tq_scalar_decode_uniform),
+               TQ_FORK_ENTRIES(tq_scalar_decode_fork)},
     .decode_rotated = {[TQ_KF32] = decode_f32,
                        [TQ_KF16] = decode_f16,
                        [TQ_KBF16] = decode_bf16,
@@ -159,7 +172,13 @@ const tq_codec_kernels tq_codec_kernels_neon = {
                        [TQ_KLLOYD3] = tq_neon_decode_rotated_v3,
                        [TQ_KLLOYD4] = tq_neon_decode_rotated_v4,
                        [TQ_KLLOYD5] = tq_neon_decode_rotated_v5,
-                       [TQ_KLLOYD8] = tq_neon_decode_rotated_v8},
+                       [TQ_KLLOYD8] = tq_neon_decode_rotated_v8,
+                       TQ_NORM_ENTRIES(tq_scalar_decode_rotated_norm),
+                       TQ_TCQ_ENTRIES(tq_scalar_decode_rotated_tcq),
+                       TQ_MSE_ENTRIES(tq_scalar_decode_rotated_mse),
+                       TQ_PROD_ENTRIES(tq_scalar_decode_rotated_prod),
+                       TQ_UNIFORM_ENTRIES(tq_scalar_decode_uniform),
+                       TQ_FORK_ENTRIES(tq_scalar_decode_rotated_fork)},
     .first_nonfinite = first_nonfinite,
     .rotate = tq_neon_rotate,
     .unrotate = tq_neon_unrotate,

@@ -33,13 +33,26 @@ static void rotate_row(float *y, const float *x, uint32_t dim)
     BY_DIM(dim, ROTATE)
 }
 
+/* The dimensions that Lloyd values have. */
+static int is_lloyd_dim(uint32_t dim)
+{
+    return dim == 64 || dim == 128 || dim == 256 || dim == 512;
+}
+
 void tq_neon_rotate(float *x, uint32_t dim)
 {
-    rotate_row(x, x, dim);
+    if (is_lloyd_dim(dim))
+        rotate_row(x, x, dim);
+    else
+        tq_rotate_f32(x, dim);
 }
 
 void tq_neon_unrotate(float *x, uint32_t dim)
 {
+    if (!is_lloyd_dim(dim)) {
+        tq_unrotate_f32(x, dim);
+        return;
+    }
     BY_DIM(dim, UNROTATE)
 }
 

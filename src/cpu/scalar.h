@@ -5,6 +5,16 @@
 
 #include "cpu/kernels.h"
 
+/* Entries by name, for tables of instruction sets that do not replace them. */
+tq_encode_fn tq_scalar_encode_norm, tq_scalar_encode_mse, tq_scalar_encode_prod;
+tq_decode_fn tq_scalar_decode_norm, tq_scalar_decode_mse, tq_scalar_decode_prod;
+tq_decode_fn tq_scalar_decode_rotated_norm, tq_scalar_decode_rotated_mse,
+    tq_scalar_decode_rotated_prod;
+tq_encode_fn tq_scalar_encode_tcq;
+tq_decode_fn tq_scalar_decode_tcq, tq_scalar_decode_rotated_tcq;
+tq_encode_fn tq_scalar_encode_uniform, tq_scalar_encode_fork;
+tq_decode_fn tq_scalar_decode_uniform, tq_scalar_decode_fork, tq_scalar_decode_rotated_fork;
+
 /* Elements that share a scale. */
 #define TQ_GROUP 32u
 

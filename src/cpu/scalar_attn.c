@@ -31,19 +31,60 @@ void tq_scalar_prep_float(const tq_codec *k, void *prep, const float *q, uint32_
     memcpy(prep, q, (size_t)n_rows * k->dim * sizeof(float));
 }
 
-void tq_scalar_score_float(const tq_codec *k, float *s, const void *prep, uint32_t n_rows,
-                           tq_const_planes keys, uint32_t n)
+static void score_decoded(const tq_codec *k, float *s, const void *prep, uint32_t n_rows,
+                          tq_const_planes keys, uint32_t n, tq_decode_fn *decode)
 {
     const float *q = prep;
     float row[DIM_MAX];
     for (uint32_t t = 0; t < n; t++) {
-        k->kernels->codec->decode[tq_kfmt(k->format)](k, row, k->dim, token(keys, t), 1);
+        decode(k, row, k->dim, token(keys, t), 1);
         for (uint32_t r = 0; r < n_rows; r++) {
             float sum = 0;
             for (uint32_t j = 0; j < k->dim; j++)
                 sum += q[(size_t)r * k->dim + j] * row[j];
             s[r * TQ_TILE + t] = sum;
         }
+    }
+}
+
+void tq_scalar_score_float(const tq_codec *k, float *s, const void *prep, uint32_t n_rows,
+                           tq_const_planes keys, uint32_t n)
+{
+    score_decoded(k, s, prep, n_rows, keys, n, k->kernels->codec->decode[tq_kfmt(k->format)]);
+}
+
+void tq_scalar_score_rotated(const tq_codec *k, float *s, const void *prep, uint32_t n_rows,
+                             tq_const_planes keys, uint32_t n)
+{
+    score_decoded(k, s, prep, n_rows, keys, n,
+                  k->kernels->codec->decode_rotated[tq_kfmt(k->format)]);
+}
+
+/* Rows of the same transform keep their dot products: the query is rotated once. */
+void tq_scalar_prep_rotated(const tq_codec *k, void *prep, const float *q, uint32_t n_rows)
+{
+    float *dst = prep;
+    memcpy(prep, q, (size_t)n_rows * k->dim * sizeof(float));
+    for (uint32_t r = 0; r < n_rows; r++)
+        k->kernels->codec->rotate(dst + (size_t)r * k->dim, k->dim);
+}
+
+/* The same, each query rounded to 16-bit integers with a scale of its own; kept as f32. */
+void tq_scalar_prep_norm(const tq_codec *k, void *prep, const float *q, uint32_t n_rows)
+{
+    float *dst = prep;
+
+    tq_scalar_prep_rotated(k, prep, q, n_rows);
+    for (uint32_t r = 0; r < n_rows && !k->zero_bytes; r++, dst += k->dim) {
+        float max = 0;
+        int finite = 1;
+        for (uint32_t j = 0; j < k->dim; j++) {
+            finite &= fabsf(dst[j]) <= FLT_MAX;
+            max = fabsf(dst[j]) > max ? fabsf(dst[j]) : max;
+        }
+        const float inverse = finite && max >= 0x1p-100f ? QUERY_MAX / max : 0;
+        for (uint32_t j = 0; j < k->dim; j++)
+            dst[j] = !finite ? NAN : inverse > 0 ? rintf(dst[j] * inverse) * (max / QUERY_MAX) : 0;
     }
 }
 
@@ -188,14 +229,24 @@ const tq_attn_kernels tq_attn_kernels_scalar = {
              [TQ_KAFFINE2] = tq_scalar_prep_affine,
              [TQ_KAFFINE4] = tq_scalar_prep_affine,
              [TQ_KAFFINE5] = tq_scalar_prep_affine,
-             [TQ_KAFFINE8] = tq_scalar_prep_affine},
+             [TQ_KAFFINE8] = tq_scalar_prep_affine,
+             TQ_NORM_ENTRIES(tq_scalar_prep_norm),
+             TQ_TCQ_ENTRIES(tq_scalar_prep_norm),
+             TQ_MSE_ENTRIES(tq_scalar_prep_rotated),
+             TQ_PROD_ENTRIES(tq_scalar_prep_rotated),
+             TQ_UNIFORM_ENTRIES(tq_scalar_prep_float)},
     .score = {[TQ_KF32] = tq_scalar_score_float,
               [TQ_KF16] = tq_scalar_score_float,
               [TQ_KBF16] = tq_scalar_score_float,
               [TQ_KAFFINE2] = tq_scalar_score_affine,
               [TQ_KAFFINE4] = tq_scalar_score_affine,
               [TQ_KAFFINE5] = tq_scalar_score_affine,
-              [TQ_KAFFINE8] = tq_scalar_score_affine},
+              [TQ_KAFFINE8] = tq_scalar_score_affine,
+              TQ_NORM_ENTRIES(tq_scalar_score_rotated),
+              TQ_TCQ_ENTRIES(tq_scalar_score_rotated),
+              TQ_MSE_ENTRIES(tq_scalar_score_rotated),
+              TQ_PROD_ENTRIES(tq_scalar_score_rotated),
+              TQ_UNIFORM_ENTRIES(tq_scalar_score_float)},
     .weigh = {[TQ_KF32] = tq_scalar_weigh,
               [TQ_KF16] = tq_scalar_weigh,
               [TQ_KBF16] = tq_scalar_weigh,
@@ -203,7 +254,12 @@ const tq_attn_kernels tq_attn_kernels_scalar = {
               [TQ_KLLOYD3] = tq_scalar_weigh,
               [TQ_KLLOYD4] = tq_scalar_weigh,
               [TQ_KLLOYD5] = tq_scalar_weigh,
-              [TQ_KLLOYD8] = tq_scalar_weigh},
+              [TQ_KLLOYD8] = tq_scalar_weigh,
+              TQ_NORM_ENTRIES(tq_scalar_weigh),
+              TQ_TCQ_ENTRIES(tq_scalar_weigh),
+              TQ_MSE_ENTRIES(tq_scalar_weigh),
+              TQ_PROD_ENTRIES(tq_scalar_weigh),
+              TQ_UNIFORM_ENTRIES(tq_scalar_weigh)},
     .softmax = tq_scalar_softmax,
     .pack_keys = tq_scalar_pack_keys,
     .pack_values = tq_scalar_pack_values,

@@ -6,8 +6,8 @@
 
 #include "cpu/kernels.h"
 
-tq_prep_fn tq_scalar_prep_float, tq_scalar_prep_affine;
-tq_score_fn tq_scalar_score_float, tq_scalar_score_affine;
+tq_prep_fn tq_scalar_prep_float, tq_scalar_prep_affine, tq_scalar_prep_rotated, tq_scalar_prep_norm;
+tq_score_fn tq_scalar_score_float, tq_scalar_score_affine, tq_scalar_score_rotated;
 tq_weigh_fn tq_scalar_weigh;
 tq_softmax_fn tq_scalar_softmax;
 tq_pack_fn tq_scalar_pack_keys, tq_scalar_pack_values;

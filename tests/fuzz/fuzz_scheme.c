@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static void check_refusal(const char *text, const tq_scheme *s)
 {
     tq_scheme untouched;
-    char err[300], cut[300];
+    char err[1024], cut[1024];
 
     memset(&untouched, 0x5a, sizeof untouched);
     MUST(memcmp(s, &untouched, sizeof untouched) == 0);
@@ -29,7 +29,7 @@ static void check_refusal(const char *text, const tq_scheme *s)
     MUST(tq_scheme_parse(&untouched, text, err, sizeof err) == TQ_ERR_SCHEME);
     MUST(memchr(err, '\0', sizeof err));
     size_t n = strlen(err);
-    MUST(n > 0);
+    MUST(n > 0 && n < sizeof err - 2);
     for (size_t i = 0; i < n; i++)
         MUST(err[i] >= 0x20 && err[i] < 0x7f);
 
@@ -56,7 +56,8 @@ static void check_accepted(const tq_scheme *s)
             tq_format f;
             tq_codec c;
             MUST(tq_scheme_format_of(s, is_value, &f) == TQ_OK);
-            MUST(tq_codec_init(&c, f, d, 0, TQ_ISA_ALL) == TQ_OK);
+            MUST(tq_scheme_codec(s, is_value, d, TQ_ISA_ALL, &c) == TQ_OK);
+            MUST(c.format == f);
             sum += c.block_bytes;
         }
         MUST(sum == bytes);

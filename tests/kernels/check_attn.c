@@ -15,6 +15,7 @@
 #include "f16.h"
 #include "pack.h"
 #include "tables.h"
+#include "rotate.h"
 
 #include <float.h>
 #include <math.h>
@@ -39,13 +40,26 @@ typedef struct format_case {
         64, 128, 256, 512                                                                          \
     }
 
+#define ROTATED_DIMS                                                                               \
+    {                                                                                              \
+        16, 40, 80, 96, 128, 576                                                                   \
+    }
+
 static const format_case formats[] = {
-    {TQ_FMT_F32, "f32", RAW_DIMS, 1, 1},        {TQ_FMT_F16, "f16", RAW_DIMS, 1, 1},
-    {TQ_FMT_BF16, "bf16", RAW_DIMS, 1, 1},      {TQ_FMT_AFFINE_K2, "k2", GROUP_DIMS, 1, 0},
-    {TQ_FMT_AFFINE_K4, "k4", GROUP_DIMS, 1, 0}, {TQ_FMT_AFFINE_K5, "k5", GROUP_DIMS, 1, 0},
-    {TQ_FMT_AFFINE_K8, "k8", GROUP_DIMS, 1, 0}, {TQ_FMT_LLOYD_V2, "v2", GROUP_DIMS, 0, 1},
-    {TQ_FMT_LLOYD_V3, "v3", GROUP_DIMS, 0, 1},  {TQ_FMT_LLOYD_V4, "v4", GROUP_DIMS, 0, 1},
-    {TQ_FMT_LLOYD_V5, "v5", GROUP_DIMS, 0, 1},  {TQ_FMT_LLOYD_V8, "v8", GROUP_DIMS, 0, 1},
+    {TQ_FMT_F32, "f32", RAW_DIMS, 1, 1},          {TQ_FMT_F16, "f16", RAW_DIMS, 1, 1},
+    {TQ_FMT_BF16, "bf16", RAW_DIMS, 1, 1},        {TQ_FMT_AFFINE_K2, "k2", GROUP_DIMS, 1, 0},
+    {TQ_FMT_AFFINE_K4, "k4", GROUP_DIMS, 1, 0},   {TQ_FMT_AFFINE_K5, "k5", GROUP_DIMS, 1, 0},
+    {TQ_FMT_AFFINE_K8, "k8", GROUP_DIMS, 1, 0},   {TQ_FMT_LLOYD_V2, "v2", GROUP_DIMS, 0, 1},
+    {TQ_FMT_LLOYD_V3, "v3", GROUP_DIMS, 0, 1},    {TQ_FMT_LLOYD_V4, "v4", GROUP_DIMS, 0, 1},
+    {TQ_FMT_LLOYD_V5, "v5", GROUP_DIMS, 0, 1},    {TQ_FMT_LLOYD_V8, "v8", GROUP_DIMS, 0, 1},
+    {TQ_FMT_NORM2, "turbo2", ROTATED_DIMS, 1, 1}, {TQ_FMT_NORM3, "turbo3", ROTATED_DIMS, 1, 1},
+    {TQ_FMT_NORM4, "turbo4", ROTATED_DIMS, 1, 1}, {TQ_FMT_NORM5, "turbo5", ROTATED_DIMS, 1, 1},
+    {TQ_FMT_NORM6, "turbo6", ROTATED_DIMS, 1, 1}, {TQ_FMT_NORM8, "turbo8", ROTATED_DIMS, 1, 1},
+    {TQ_FMT_TCQ2, "tcq2", ROTATED_DIMS, 1, 1},    {TQ_FMT_TCQ3, "tcq3", ROTATED_DIMS, 1, 1},
+    {TQ_FMT_TCQ4, "tcq4", ROTATED_DIMS, 1, 1},    {TQ_FMT_TCQ5, "tcq5", ROTATED_DIMS, 1, 1},
+    {TQ_FMT_TCQ6, "tcq6", ROTATED_DIMS, 1, 1},    {TQ_FMT_UNIFORM4, "affine4", RAW_DIMS, 1, 1},
+    {TQ_FMT_UNIFORM8, "affine8", RAW_DIMS, 1, 1}, {TQ_FMT_MSE2, "mse2", ROTATED_DIMS, 1, 1},
+    {TQ_FMT_PROD3, "prod3", ROTATED_DIMS, 1, 1},
 };
 
 enum { N_FORMATS = sizeof(formats) / sizeof(formats[0]) };
@@ -116,11 +130,38 @@ static tq_const_planes to_const(tq_planes p)
 
 /* ---- Scores ---------------------------------------------------------------------------- */
 
+static int is_affine_key(const tq_codec *k)
+{
+    return k->format >= TQ_FMT_AFFINE_K2 && k->format <= TQ_FMT_AFFINE_K8;
+}
+
+static int is_norm_key(const tq_codec *k)
+{
+    return k->format >= TQ_FMT_NORM2 && k->format <= TQ_FMT_TCQ6 && !k->zero_bytes;
+}
+
 /* A query as the kernels see it: for affine keys rounded to integers, kernels.h says how. */
 static void rounded_query(double *dst, const float *q, const tq_codec *k)
 {
     for (uint32_t j = 0; j < k->dim; j++)
         dst[j] = (double)q[j];
+    if (k->rotated) { /* in f32, as a kernel does it: the rotation itself is EXACT */
+        float turned[MAX_DIM];
+        memcpy(turned, q, k->dim * sizeof(float));
+        tq_rotate_f32(turned, k->dim);
+        for (uint32_t j = 0; j < k->dim; j++)
+            dst[j] = (double)turned[j];
+    }
+    if (is_norm_key(k)) {
+        double max = 0;
+        for (uint32_t j = 0; j < k->dim; j++)
+            max = fmax(max, fabs(dst[j]));
+        float inverse = max > 0 ? 32767.0f / (float)max : 0;
+        for (uint32_t j = 0; j < k->dim; j++)
+            dst[j] = (double)rintf((float)dst[j] * inverse) * (double)((float)max / 32767.0f);
+    }
+    if (!is_affine_key(k))
+        return;
     for (uint32_t g = 0; g < k->n_groups; g++) {
         float max = 0;
         for (uint32_t j = 32 * g; j < 32 * g + 32; j++)
@@ -142,8 +183,8 @@ static double oracle_score(const tq_codec *k, tq_const_planes p, uint32_t t, con
     p.codes += t * p.codes_stride;
     p.scale += t * p.scale_stride;
     p.zero += t * p.zero_stride;
-    if (k->n_groups == 0) {
-        tq_codec_kernels_scalar.decode[tq_kfmt(k->format)](k, row, k->dim, p, 1);
+    if (!is_affine_key(k)) {
+        tq_codec_kernels_scalar.decode_rotated[tq_kfmt(k->format)](k, row, k->dim, p, 1);
         for (uint32_t j = 0; j < k->dim; j++) {
             sum += q[j] * (double)row[j];
             *terms += fabs(q[j] * (double)row[j]);

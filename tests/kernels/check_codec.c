@@ -5,17 +5,20 @@
 #include "checkkern.h"
 
 #include "codec.h"
+#include "rotate.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_DIMS = 28, MAX_FLAGS = 4 };
+
 typedef struct format_case {
     tq_format format;
     const char *name;
-    uint32_t dims[8]; /* 0 ends */
-    int has_groups;
+    uint32_t dims[MAX_DIMS];   /* 0 ends */
+    uint32_t flags[MAX_FLAGS]; /* the first 0 that is not in front ends */
 } format_case;
 
 #define RAW_DIMS                                                                                   \
@@ -27,14 +30,73 @@ typedef struct format_case {
         64, 128, 256, 512                                                                          \
     }
 
+/* All of docs/format.md 5.4, and some of them for the slower encoders. */
+#define ROTATED_DIMS                                                                               \
+    {                                                                                              \
+        16, 24, 32, 40, 48, 56, 64, 72, 80, 96, 112, 128, 144, 160, 192, 224, 256, 288, 320, 384,  \
+            448, 512, 576, 640, 768, 896, 1024                                                     \
+    }
+#define FEW_DIMS                                                                                   \
+    {                                                                                              \
+        16, 40, 72, 80, 96, 128, 256, 576                                                          \
+    }
+#define NO_FLAGS                                                                                   \
+    {                                                                                              \
+        0                                                                                          \
+    }
+#define STRICT_FLAGS                                                                               \
+    {                                                                                              \
+        0, TQ_CODEC_STRICT                                                                         \
+    }
+#define ROTATED_FLAGS                                                                              \
+    {                                                                                              \
+        0, TQ_CODEC_MEAN | TQ_CODEC_EFFORT_1, TQ_CODEC_EFFORT_12                                   \
+    }
+#define UNIFORM_FLAGS                                                                              \
+    {                                                                                              \
+        0, TQ_CODEC_GROUP_32, TQ_CODEC_GROUP_128                                                   \
+    }
+
+/* clang-format off */
 static const format_case formats[] = {
-    {TQ_FMT_F32, "f32", RAW_DIMS, 0},        {TQ_FMT_F16, "f16", RAW_DIMS, 0},
-    {TQ_FMT_BF16, "bf16", RAW_DIMS, 0},      {TQ_FMT_AFFINE_K2, "k2", GROUP_DIMS, 1},
-    {TQ_FMT_AFFINE_K4, "k4", GROUP_DIMS, 1}, {TQ_FMT_AFFINE_K5, "k5", GROUP_DIMS, 1},
-    {TQ_FMT_AFFINE_K8, "k8", GROUP_DIMS, 1}, {TQ_FMT_LLOYD_V2, "v2", GROUP_DIMS, 1},
-    {TQ_FMT_LLOYD_V3, "v3", GROUP_DIMS, 1},  {TQ_FMT_LLOYD_V4, "v4", GROUP_DIMS, 1},
-    {TQ_FMT_LLOYD_V5, "v5", GROUP_DIMS, 1},  {TQ_FMT_LLOYD_V8, "v8", GROUP_DIMS, 1},
+    {TQ_FMT_F32, "f32", RAW_DIMS, NO_FLAGS},
+    {TQ_FMT_F16, "f16", RAW_DIMS, NO_FLAGS},
+    {TQ_FMT_BF16, "bf16", RAW_DIMS, NO_FLAGS},
+    {TQ_FMT_AFFINE_K2, "k2", GROUP_DIMS, STRICT_FLAGS},
+    {TQ_FMT_AFFINE_K4, "k4", GROUP_DIMS, STRICT_FLAGS},
+    {TQ_FMT_AFFINE_K5, "k5", GROUP_DIMS, STRICT_FLAGS},
+    {TQ_FMT_AFFINE_K8, "k8", GROUP_DIMS, STRICT_FLAGS},
+    {TQ_FMT_LLOYD_V2, "v2", GROUP_DIMS, STRICT_FLAGS},
+    {TQ_FMT_LLOYD_V3, "v3", GROUP_DIMS, STRICT_FLAGS},
+    {TQ_FMT_LLOYD_V4, "v4", GROUP_DIMS, STRICT_FLAGS},
+    {TQ_FMT_LLOYD_V5, "v5", GROUP_DIMS, STRICT_FLAGS},
+    {TQ_FMT_LLOYD_V8, "v8", GROUP_DIMS, STRICT_FLAGS},
+    {TQ_FMT_NORM2, "turbo2", ROTATED_DIMS, ROTATED_FLAGS},
+    {TQ_FMT_NORM3, "turbo3", ROTATED_DIMS, ROTATED_FLAGS},
+    {TQ_FMT_NORM4, "turbo4", ROTATED_DIMS, ROTATED_FLAGS},
+    {TQ_FMT_NORM5, "turbo5", ROTATED_DIMS, ROTATED_FLAGS},
+    {TQ_FMT_NORM6, "turbo6", ROTATED_DIMS, ROTATED_FLAGS},
+    {TQ_FMT_NORM8, "turbo8", ROTATED_DIMS, ROTATED_FLAGS},
+    {TQ_FMT_TCQ2, "tcq2", FEW_DIMS, ROTATED_FLAGS},
+    {TQ_FMT_TCQ3, "tcq3", FEW_DIMS, ROTATED_FLAGS},
+    {TQ_FMT_TCQ4, "tcq4", FEW_DIMS, ROTATED_FLAGS},
+    {TQ_FMT_TCQ5, "tcq5", FEW_DIMS, ROTATED_FLAGS},
+    {TQ_FMT_TCQ6, "tcq6", FEW_DIMS, ROTATED_FLAGS},
+    {TQ_FMT_UNIFORM4, "affine4", RAW_DIMS, UNIFORM_FLAGS},
+    {TQ_FMT_UNIFORM8, "affine8", RAW_DIMS, UNIFORM_FLAGS},
+    {TQ_FMT_MSE1, "mse1", FEW_DIMS, NO_FLAGS},
+    {TQ_FMT_MSE2, "mse2", FEW_DIMS, NO_FLAGS},
+    {TQ_FMT_MSE3, "mse3", FEW_DIMS, NO_FLAGS},
+    {TQ_FMT_MSE4, "mse4", FEW_DIMS, NO_FLAGS},
+    {TQ_FMT_PROD1, "prod1", FEW_DIMS, NO_FLAGS},
+    {TQ_FMT_PROD2, "prod2", FEW_DIMS, NO_FLAGS},
+    {TQ_FMT_PROD3, "prod3", FEW_DIMS, NO_FLAGS},
+    {TQ_FMT_PROD4, "prod4", FEW_DIMS, NO_FLAGS},
+    {TQ_FMT_FORK2, "fork2", {128, 256}, NO_FLAGS},
+    {TQ_FMT_FORK3, "fork3", {128, 256}, NO_FLAGS},
+    {TQ_FMT_FORK4, "fork4", {128, 256}, NO_FLAGS},
 };
+/* clang-format on */
 
 enum { N_FORMATS = sizeof(formats) / sizeof(formats[0]) };
 
@@ -241,32 +303,33 @@ static void check_decode(ck *t, const format_case *f, const tq_codec *c, size_t 
     }
 }
 
+static void check_case(ck *t, const format_case *f, uint32_t dim, uint32_t flags, size_t n)
+{
+    tq_codec c;
+    int ok = tq_codec_init(&c, f->format, dim, flags, 0) == TQ_OK;
+
+    ck_check(t, ok, f->name, "any", "tq_codec_init refuses dim %u, flags %u", dim, flags);
+    if (!ok)
+        return;
+    check_encode(t, f, &c, n);
+    check_decode(t, f, &c, n, 0);
+    check_decode(t, f, &c, n, 1);
+}
+
 static void check_format(ck *t, const format_case *f)
 {
-    for (size_t d = 0; d < 8 && f->dims[d]; d++) {
-        for (size_t i = 0; i < N_COUNTS; i++) {
-            for (uint32_t flags = 0; flags <= (f->has_groups ? TQ_CODEC_STRICT : 0u); flags++) {
-                tq_codec c;
-                int ok = tq_codec_init(&c, f->format, f->dims[d], flags, 0) == TQ_OK;
-                ck_check(t, ok, f->name, "any", "tq_codec_init refuses dim %u", f->dims[d]);
-                if (!ok)
-                    return;
-                for (int round = 0; round < 3; round++) {
-                    check_encode(t, f, &c, counts[i]);
-                    check_decode(t, f, &c, counts[i], 0);
-                    check_decode(t, f, &c, counts[i], 1);
-                }
-            }
-        }
-    }
+    for (size_t d = 0; d < MAX_DIMS && f->dims[d]; d++)
+        for (size_t i = 0; i < MAX_FLAGS && (i == 0 || f->flags[i]); i++)
+            for (size_t n = 0; n < N_COUNTS; n++)
+                check_case(t, f, f->dims[d], f->flags[i], counts[n]);
 }
 
 /* ---- The transform and the search for bad rows ---- */
 
 static void check_rotate(ck *t)
 {
-    for (uint32_t dim = 64; dim <= 512; dim *= 2) {
-        for (int round = 0; round < 64; round++) {
+    for (uint32_t dim = 16; dim <= 1024; dim += 8) {
+        for (int round = 0; round < 16 && tq_hadamard_takes(dim); round++) {
             int inverse = round & 1;
             const char *entry = inverse ? "unrotate" : "rotate";
             float *x = ck_buffer(t, 0, dim * sizeof(float), 0);
@@ -372,6 +435,9 @@ static void bench_entry(ck *t, const char *what, const char *name, void (*call)(
     if (!ck_wants(t, entry))
         return;
     double ns = ck_bench(t, entry, t->isas[isa].name, call, a, elements, elements * 4);
+    if (call == call_encode && a->c->effort && !t->csv)
+        printf("%-22s %-7s %10.3f us a row and stretch\n", entry, t->isas[isa].name,
+               ns / 1e3 / BENCH_ROWS / a->c->effort);
     if (isa == 0)
         *scalar_ns = ns;
     else if (!t->csv)

@@ -73,6 +73,28 @@ static void every_scheme_matches_float64(void **state)
             }
 }
 
+/* One scheme of each family with one scale or with uniform groups, at dimensions of every kind. */
+static void other_families_match_float64(void **state)
+{
+    (void)state;
+    static const char *schemes[] = {"turbo2", "turbo3",   "turbo4",      "turbo5",  "turbo6",
+                                    "turbo8", "turbo4v2", "turbo0v3",    "tcq2",    "tcq3",
+                                    "tcq4",   "tcq5v4",   "tcq6",        "affine8", "affine4g32",
+                                    "mse3",   "prod2",    "turbo4,mean", "prod1",   "tcq3,mean"};
+    static const uint32_t q_lens[] = {1, 3, 12}, dims[] = {128, 80, 24};
+    for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++)
+        for (int j = 0; j < 3; j++)
+            for (int l = 0; l < 3; l++)
+                assert_close((attn_case){.scheme = schemes[i],
+                                         .n_kv = 2,
+                                         .group = 3,
+                                         .d_k = dims[j],
+                                         .d_v = dims[(j + l) % 3],
+                                         .n_tokens = 100,
+                                         .cfg.q_len = q_lens[l]},
+                             19, q_lens[l] > 8 ? F32_ERROR : INT16_ERROR);
+}
+
 static void every_length_matches_float64(void **state)
 {
     (void)state;
@@ -390,6 +412,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_scheme_matches_float64),
+        cmocka_unit_test(other_families_match_float64),
         cmocka_unit_test(every_length_matches_float64),
         cmocka_unit_test(long_prefills_match_float64),
         cmocka_unit_test(every_group_size_matches_float64),

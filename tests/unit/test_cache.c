@@ -99,6 +99,17 @@ static void refuses_bad_configurations(void **state)
     bad_scheme.scheme.v_bits = 7;
     tq_cache_config cfg = {&bad_scheme, 1, 4, 2, TQ_ISA_ALL};
     assert_int_equal(tq_cache_bytes(&cfg, &bytes), TQ_ERR_ARG);
+
+    /* PITFALL 26: options that the cache does not apply are refused, not ignored. */
+    static const char *const later[] = {"turbo4,skip=1",  "turbo4,sink=4",  "turbo:k8v3,tail=64",
+                                        "tcq4,start=512", "turbo4,kmean=f", "f16,layers=f"};
+    for (size_t i = 0; i < sizeof later / sizeof later[0]; i++) {
+        tq_cache *c = NULL;
+        assert_int_equal(tq_scheme_parse(&bad_scheme.scheme, later[i], NULL, 0), TQ_OK);
+        assert_int_equal(tq_cache_bytes(&cfg, &bytes), TQ_ERR_SCHEME);
+        assert_int_equal(tq_cache_create(&c, &cfg, NULL), TQ_ERR_SCHEME);
+        assert_null(c);
+    }
 }
 
 static void notices_sizes_beyond_size_t(void **state)

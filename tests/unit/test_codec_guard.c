@@ -133,7 +133,7 @@ static void zero_rows_are_exact(void **state)
     for (size_t f = 0; f < N_CASE_FORMATS; f++) {
         for (size_t m = 0; m < 4; m++) {
             tq_codec c;
-            uint32_t flags = m >= 2 && case_formats[f].has_groups ? TQ_CODEC_STRICT : 0;
+            uint32_t flags = m >= 2 && case_formats[f].kind == CASE_GROUPS ? TQ_CODEC_STRICT : 0;
             assert_int_equal(
                 tq_codec_init(&c, case_formats[f].format, 128, flags, isa_masks[m & 1]), TQ_OK);
             for (int negative = 0; negative < 2; negative++) {

@@ -19,6 +19,33 @@ static const struct {
     {"turbo,attn=dequant", "turbo:k8v3,attn=dequant"},
     {"f16,attn=dequant", "f16,attn=dequant"},
     {"f32,attn=fused", "f32"},
+    {"turbo2", "turbo2"},
+    {"turbo4", "turbo4"},
+    {"turbo4v4", "turbo4"},
+    {"turbo4v2", "turbo4v2"},
+    {"turbo0v3", "turbo0v3"},
+    {"turbo8v6", "turbo8v6"},
+    {"turbo4v2-compact", "turbo4v2"},
+    {"tcq3", "tcq3"},
+    {"tcq4v3", "tcq4v3"},
+    {"tcq6v6", "tcq6"},
+    {"affine8", "affine8"},
+    {"affine8g64", "affine8"},
+    {"affine4g32", "affine4g32"},
+    {"affine4g128", "affine4g128"},
+    {"mse1", "mse1"},
+    {"prod4", "prod4"},
+    {"turbo4,mean", "turbo4,mean"},
+    {"tcq4v3,mean,attn=dequant", "tcq4v3,mean,attn=dequant"},
+    {"turbo0v4,mean", "turbo0v4,mean"},
+    {"turbo:k8v3,skip=2", "turbo:k8v3,skip=2"},
+    {"turbo4,tail=64,sink=4", "turbo4,sink=4,tail=64"},
+    {"tcq4,tail=64,skip=0,sink=0,start=0", "tcq4,tail=64"},
+    {"turbo4,start=1073741824", "turbo4,start=1073741824"},
+    {"affine8,kmean=a/b c.bin", "affine8,kmean=a/b c.bin"},
+    {"f16,layers=tuned.txt", "f16,layers=tuned.txt"},
+    {"tcq4,attn=dequant,layers=l,start=5,tail=4,sink=3,skip=2,kmean=k=v,mean",
+     "tcq4,mean,kmean=k=v,skip=2,sink=3,tail=4,start=5,layers=l,attn=dequant"},
 };
 
 /* With a piece of the message: the offending part, or what is valid. */
@@ -39,10 +66,73 @@ static const struct {
     {"f16:k8v3", "\"f16:k8v3\""},
     {"fp16", "\"fp16\""},
     {"turbo+4", "\"turbo+4\""},
-    {"turbo0", "\"turbo0\""},
-    {"turbo4", "\"turbo4\""},
-    {"turbo16", "\"turbo16\""},
-    {"turbo4v2-compact", "\"turbo4v2-compact\""},
+    {"turbo0", "value bits \"0\" are not one of 2 3 4 5 6 8"},
+    {"turbo16", "\"turbo16\" is not of the form turboB or turboKvV"},
+    {"turbo0v", "\"turbo0v\""},
+    {"turbo0v0", "value bits \"0\" are not one of 2 3 4 5 6 8"},
+    {"turbo1", "key bits \"1\" are not one of 0 2 3 4 5 6 8"},
+    {"turbo7", "key bits \"7\""},
+    {"turbo9", "key bits \"9\""},
+    {"turbo4v1", "value bits \"1\""},
+    {"turbo4v7", "value bits \"7\""},
+    {"turbo4v16", "\"turbo4v16\""},
+    {"turbo04", "\"turbo04\""},
+    {"turbo4v02", "\"turbo4v02\""},
+    {"turbo4v2v2", "\"turbo4v2v2\""},
+    {"turbo4V2", "\"turbo4V2\""},
+    {"turbo4k2", "\"turbo4k2\""},
+    {"turbov4", "\"turbov4\" is unknown"},
+    {"turbo4v", "\"turbo4v\""},
+    {"turbo3.5", "\"turbo3.5\""},
+    {"turbo4-compact", "\"turbo4-compact\""},
+    {"turbo4v3-compact", "\"turbo4v3-compact\""},
+    {"turbo4v2-compact2", "\"turbo4v2-compact2\""},
+    {"turbo4v2-compact,attn=dequant", "option \"attn=dequant\" is given twice"},
+    {"turbo4:k8v3", "\"turbo4:k8v3\""},
+    {"tcq", "\"tcq\" is unknown"},
+    {"tcq1", "key bits \"1\" are not one of 2 3 4 5 6"},
+    {"tcq8", "key bits \"8\""},
+    {"tcq0v4", "key bits \"0\""},
+    {"tcq4v8", "value bits \"8\""},
+    {"affine", "\"affine\" is unknown"},
+    {"affine2", "bits \"2\""},
+    {"affine8v4", "\"affine8v4\""},
+    {"affine8g", "\"affine8g\""},
+    {"affine8g0", "\"affine8g0\""},
+    {"affine8g16", "\"affine8g16\" is not of the form affine8[gN] or affine4[gN] with N in 32"},
+    {"affine8g064", "\"affine8g064\""},
+    {"affine8g32x", "\"affine8g32x\""},
+    {"mse0", "bits \"0\""},
+    {"mse5", "bits \"5\""},
+    {"mse4v2", "\"mse4v2\""},
+    {"prod0", "bits \"0\""},
+    {"prod8", "bits \"8\""},
+    {"prod", "\"prod\" is unknown"},
+    {"fork4", "\"fork4\" is unknown"},
+    {"turbo4,mean=1", "option \"mean=1\""},
+    {"turbo4,mean,mean", "option \"mean\" is given twice"},
+    {"turbo:k8v3,mean", "option \"mean\" does not apply"},
+    {"affine8,mean", "option \"mean\" does not apply"},
+    {"mse4,mean", "option \"mean\" does not apply"},
+    {"f16,tail=4", "option \"tail=4\" does not apply"},
+    {"f32,kmean=x", "option \"kmean=x\" does not apply"},
+    {"turbo4,skip", "option \"skip\""},
+    {"turbo4,skip=", "option \"skip=\" has no valid value; valid: skip=N with N in 0..512"},
+    {"turbo4,skip=513", "option \"skip=513\""},
+    {"turbo4,sink=-1", "option \"sink=-1\""},
+    {"turbo4,sink=+1", "option \"sink=+1\""},
+    {"turbo4,sink=01", "option \"sink=01\""},
+    {"turbo4,sink= 1", "option \"sink= 1\""},
+    {"turbo4,sink=1x", "option \"sink=1x\""},
+    {"turbo4,tail=1073741825", "0..1073741824"},
+    {"turbo4,tail=99999999999999999999", "option \"tail=99999999999999999999\""},
+    {"turbo4,tail=4294967297", "option \"tail=4294967297\""},
+    {"turbo4,tail=1e3", "option \"tail=1e3\""},
+    {"turbo4,tail=0x10", "option \"tail=0x10\""},
+    {"turbo4,tail=1,tail=1", "given twice"},
+    {"turbo4,kmean=", "option \"kmean=\" has no valid value"},
+    {"turbo4,kmean=a\nb", "has no valid value"},
+    {"turbo4,layers", "option \"layers\""},
     {"turbo-4", "\"turbo-4\""},
     {"TURBO", "\"TURBO\""},
     {"turbo:", "\"\" are not of the form kKvV"},
@@ -71,7 +161,8 @@ static const struct {
     {"turbo:k8v0", "value bits \"0\""},
     {"turbo:k16v3", "\"k16v3\""},
     {"turbo:kxv3", "key bits \"x\""},
-    {"turbo,", "option \"\" is unknown; valid: attn=fused, attn=dequant"},
+    {"turbo,", "option \"\" is unknown; valid: mean, kmean=FILE, skip=N, "
+               "sink=N, tail=N, start=N, layers=FILE, attn=fused, attn=dequant"},
     {"turbo:k8v3,", "option \"\""},
     {"turbo:k8v3,,attn=fused", "option \"\""},
     {",attn=fused", "base \"\""},
@@ -86,7 +177,6 @@ static const struct {
     {"turbo:k8v3,attn=fusedx", "option \"attn=fusedx\""},
     {"turbo:k8v3,attn=fused,attn=fused", "option \"attn=fused\" is given twice"},
     {"turbo:k8v3,attn=fused,attn=dequant", "option \"attn=dequant\" is given twice"},
-    {"turbo:k8v3,skip=2", "option \"skip=2\""},
     {"turbo:k8v3,fused", "option \"fused\""},
     {"turbo:k8v3;attn=fused", "\"k8v3;attn=fused\""},
     {"q8_0", "\"q8_0\""},
@@ -116,6 +206,7 @@ static void accepted_strings(void **state)
         assert_int_equal(s.k_bits, again.k_bits);
         assert_int_equal(s.v_bits, again.v_bits);
         assert_int_equal(s.attn, again.attn);
+        assert_memory_equal(&s, &again, sizeof s);
     }
 }
 
@@ -185,11 +276,17 @@ static void bytes_of_known_schemes(void **state)
         const char *scheme;
         uint32_t dim;
         size_t bytes;
-    } known[] = {{"turbo:k8v3", 64, 100},  {"turbo:k8v3", 128, 200}, {"turbo:k8v3", 512, 800},
-                 {"turbo:k4v3", 128, 136}, {"turbo:k4v2", 256, 240}, {"turbo:k8v4", 64, 108},
-                 {"turbo:k2v5", 128, 136}, {"turbo:k5v8", 512, 928}, {"turbo:k8v8", 128, 280},
-                 {"turbo:k8v2", 256, 368}, {"f16", 128, 512},        {"bf16", 80, 320},
-                 {"f32", 64, 512}};
+    } known[] = {{"turbo:k8v3", 64, 100},  {"turbo:k8v3", 128, 200},  {"turbo:k8v3", 512, 800},
+                 {"turbo:k4v3", 128, 136}, {"turbo:k4v2", 256, 240},  {"turbo:k8v4", 64, 108},
+                 {"turbo:k2v5", 128, 136}, {"turbo:k5v8", 512, 928},  {"turbo:k8v8", 128, 280},
+                 {"turbo:k8v2", 256, 368}, {"f16", 128, 512},         {"bf16", 80, 320},
+                 {"f32", 64, 512},         {"turbo4", 128, 132},      {"turbo3", 128, 100},
+                 {"turbo4v2", 80, 64},     {"turbo0v3", 96, 230},     {"turbo6", 576, 868},
+                 {"turbo8", 24, 52},       {"turbo4,mean", 128, 136}, {"turbo0v4,mean", 128, 324},
+                 {"tcq4", 128, 132},       {"tcq4v3", 80, 74},        {"tcq2", 1024, 516},
+                 {"affine8", 128, 272},    {"affine4", 80, 96},       {"affine4g32", 128, 160},
+                 {"affine8g128", 80, 168}, {"mse1", 128, 36},         {"prod1", 128, 36},
+                 {"prod4", 128, 136}};
 
     (void)state;
     for (size_t i = 0; i < COUNT(known); i++) {
@@ -198,6 +295,40 @@ static void bytes_of_known_schemes(void **state)
         assert_int_equal(tq_scheme_parse(&s, known[i].scheme, NULL, 0), TQ_OK);
         assert_int_equal(tq_scheme_bytes_per_token(&s, known[i].dim, known[i].dim, &bytes), TQ_OK);
         assert_int_equal(bytes, known[i].bytes);
+    }
+}
+
+/* Every base of the form B or KvV, accepted or refused as the sets say. */
+static void pair_matrix(void **state)
+{
+    static const struct {
+        const char *name, *k, *v;
+        tq_family family;
+    } pairs[] = {{"turbo", "0234568", "234568", TQ_FAMILY_NORM},
+                 {"tcq", "23456", "23456", TQ_FAMILY_TRELLIS}};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(pairs); i++) {
+        for (int k = 0; k <= 9; k++) {
+            for (int v = 0; v <= 9; v++) {
+                int valid = strchr(pairs[i].k, '0' + k) && strchr(pairs[i].v, '0' + v);
+                char text[32];
+                tq_scheme s;
+                tq_codec kc, vc;
+
+                snprintf(text, sizeof text, "%s%dv%d", pairs[i].name, k, v);
+                assert_int_equal(tq_scheme_parse(&s, text, NULL, 0), valid ? TQ_OK : TQ_ERR_SCHEME);
+                if (!valid)
+                    continue;
+                assert_int_equal(s.family, pairs[i].family);
+                assert_int_equal(tq_scheme_codec(&s, 0, 80, TQ_ISA_ALL, &kc), TQ_OK);
+                assert_int_equal(tq_scheme_codec(&s, 1, 80, TQ_ISA_ALL, &vc), TQ_OK);
+                assert_int_equal(kc.bits, k ? k : 16);
+                assert_int_equal(vc.bits, v);
+                assert_int_equal(vc.block_bytes, 10 * v + 2);
+                assert_int_equal(kc.block_bytes, k ? 10 * k + 2 : 160);
+            }
+        }
     }
 }
 
@@ -222,6 +353,25 @@ static void unequal_and_bad_dims(void **state)
     assert_int_equal(tq_scheme_bytes_per_token(&f16, 8, 64, &bytes), TQ_ERR_DIM);
     assert_int_equal(tq_scheme_bytes_per_token(&f16, 64, 1032, &bytes), TQ_ERR_DIM);
     assert_int_equal(bytes, 77);
+
+    /* Rotations: multiples of 8 whose odd part has a small Hadamard factor. */
+    tq_scheme norm;
+    static const char *const rotated[] = {"turbo4", "tcq3", "mse2", "prod2"};
+    for (size_t i = 0; i < COUNT(rotated); i++) {
+        unsigned n = 0;
+        assert_int_equal(tq_scheme_parse(&norm, rotated[i], NULL, 0), TQ_OK);
+        for (uint32_t d = 0; d <= 1100; d++) {
+            uint32_t odd = d ? d : 11;
+            while (odd % 2 == 0)
+                odd /= 2;
+            int valid = d % 8 == 0 && d >= 16 && d <= 1024 &&
+                        (odd == 1 || (odd < 10 && d % (4 * odd) == 0));
+            assert_int_equal(tq_scheme_bytes_per_token(&norm, d, 64, &bytes),
+                             valid ? TQ_OK : TQ_ERR_DIM);
+            n += (unsigned)valid;
+        }
+        assert_int_equal(n, 27);
+    }
 }
 
 /* A text of any length, a message buffer of any length. */
@@ -290,6 +440,18 @@ static void wrong_arguments(void **state)
         {.family = TQ_FAMILY_F32, .k_bits = 16, .v_bits = 16},
         {.family = (tq_family)99, .k_bits = 8, .v_bits = 3},
         {.family = TQ_FAMILY_AFFINE_LLOYD, .k_bits = 8, .v_bits = 3, .attn = (tq_attn_mode)2},
+        {.family = TQ_FAMILY_AFFINE_LLOYD, .k_bits = 8, .v_bits = 3, .mean = 1},
+        {.family = TQ_FAMILY_NORM, .k_bits = 1, .v_bits = 4},
+        {.family = TQ_FAMILY_NORM, .k_bits = 4, .v_bits = 0},
+        {.family = TQ_FAMILY_NORM, .k_bits = 4, .v_bits = 4, .group = 64},
+        {.family = TQ_FAMILY_NORM, .k_bits = 4, .v_bits = 4, .mean = 2},
+        {.family = TQ_FAMILY_NORM, .k_bits = 4, .v_bits = 4, .skip = 513},
+        {.family = TQ_FAMILY_NORM, .k_bits = 4, .v_bits = 4, .kmean = "a,b"},
+        {.family = TQ_FAMILY_TRELLIS, .k_bits = 8, .v_bits = 4},
+        {.family = TQ_FAMILY_UNIFORM, .k_bits = 8, .v_bits = 8},
+        {.family = TQ_FAMILY_UNIFORM, .k_bits = 8, .v_bits = 4, .group = 64},
+        {.family = TQ_FAMILY_MSE, .k_bits = 2, .v_bits = 3},
+        {.family = TQ_FAMILY_F16, .k_bits = 16, .v_bits = 16, .tail = 1},
     };
     for (size_t i = 0; i < COUNT(impossible); i++)
         assert_int_equal(tq_scheme_format(&impossible[i], text, sizeof text), TQ_ERR_ARG);
@@ -301,7 +463,7 @@ int main(void)
         cmocka_unit_test(accepted_strings),     cmocka_unit_test(refused_strings),
         cmocka_unit_test(full_matrix),          cmocka_unit_test(bytes_of_known_schemes),
         cmocka_unit_test(unequal_and_bad_dims), cmocka_unit_test(long_text_and_short_buffers),
-        cmocka_unit_test(wrong_arguments),
+        cmocka_unit_test(wrong_arguments),      cmocka_unit_test(pair_matrix),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,539 @@
+/* SPDX-License-Identifier: MIT */
+/* avx2_norm.c — norm-codebook for AVX2: 16 coordinates at a time, in 16-bit integers.
+ *
+ * A coordinate's magnitude is found by comparing |p| with every boundary, its level by a byte
+ * shuffle, and both products of the search by one multiply-add each. Levels stay below 128 and
+ * |p| below 2^15, so nothing overflows. Codes are bytes until the planes are packed; the planes
+ * are made so that this is whole-vector shifts (docs/format.md 8.1).
+ */
+#include "codebook.h"
+#include "cpu/avx2.h"
+#include "cpu/avx2_codec.h"
+#include "cpu/avx2_rotated.h"
+#include "f16.h"
+
+enum { ROOM = TQ_ROW_MAX + TQ_ROW_PAD, MAX_EDGES = 31, MAX_EFFORT = 12 };
+
+TQ_INLINE __m256i load256(const void *p)
+{
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+
+TQ_INLINE void store256(void *p, __m256i v)
+{
+    _mm256_storeu_si256((__m256i *)p, v);
+}
+
+TQ_INLINE __m128i load128(const void *p)
+{
+    return _mm_loadu_si128((const __m128i *)p);
+}
+
+TQ_INLINE int32_t sum8(__m256i v)
+{
+    __m128i x = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    x = _mm_add_epi32(x, _mm_shuffle_epi32(x, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32(x, 0xb1)));
+}
+
+/* ---- Encode: codes ---- */
+
+/* What is constant over the rows of a call. */
+typedef struct encoder {
+    const tq_codebook *book;
+    __m256i edges[MAX_EFFORT][MAX_EDGES]; /* of each stretch, in all lanes */
+    __m256i table[2];                     /* magnitudes 0..15 and 16..31, in both halves */
+    tq_row_constants k;
+} encoder;
+
+static __m256i table_of(const tq_codebook *book, uint32_t first)
+{
+    int8_t t[16] = {0};
+    for (uint32_t i = 0; i < 16 && first + i < book->n_levels; i++)
+        t[i] = book->levels[first + i];
+    return _mm256_broadcastsi128_si256(load128(t));
+}
+
+static void encoder_init(encoder *e, const tq_codec *c)
+{
+    const tq_codebook *book = tq_codebook_get(c->bits);
+
+    e->book = book;
+    e->k = tq_avx2_row_constants(c->dim, book->unit, book->frac);
+    if (c->bits == 8) {
+        e->k.to_num = (float)(8128.0 / (sqrt((double)c->dim) * (double)book->unit));
+        return;
+    }
+    e->table[0] = table_of(book, 0);
+    e->table[1] = table_of(book, 16);
+    for (uint32_t i = 0; i < c->effort; i++) {
+        int16_t edges[MAX_EDGES];
+        tq_codebook_edges(book, tq_stretches[i], edges);
+        for (uint32_t k = 0; k + 1 < book->n_levels; k++)
+            e->edges[i][k] = _mm256_set1_epi16(edges[k]);
+    }
+}
+
+/* Magnitude numbers of |p|, with 0x80 in the upper bytes, where the shuffle then gives 0. */
+TQ_INLINE __m256i magnitudes(__m256i a, const __m256i *edges, const int n)
+{
+    __m256i m = _mm256_set1_epi16((short)0x8000), m2 = _mm256_setzero_si256();
+#pragma GCC unroll 31
+    for (int i = 0; i < n; i += 2) {
+        m = _mm256_sub_epi16(m, _mm256_cmpgt_epi16(a, edges[i]));
+        if (i + 1 < n)
+            m2 = _mm256_sub_epi16(m2, _mm256_cmpgt_epi16(a, edges[i + 1]));
+    }
+    return _mm256_add_epi16(m, m2);
+}
+
+TQ_INLINE __m256i levels_of(__m256i m, const __m256i *table, const int b)
+{
+    __m256i l = _mm256_shuffle_epi8(table[0], m);
+    if (b < 6)
+        return l;
+    /* Bit 4 of the number, moved to the top of its byte, chooses the upper half. */
+    return _mm256_blendv_epi8(l, _mm256_shuffle_epi8(table[1], m), _mm256_slli_epi16(m, 3));
+}
+
+enum { BATCH = 3 }; /* stretches that share the loads of p */
+
+/* What the search learns of a stretch. */
+typedef struct trial {
+    uint8_t mag[ROOM]; /* magnitude numbers */
+    int32_t dot, ll;   /* <|p|, levels>, <levels, levels> */
+} trial;
+
+/* `count` stretches at once. The coordinates from dim on are 0 and add the lowest level's square,
+ * which is taken off again. */
+TQ_INLINE void try_stretches(trial *out, const int16_t *p, uint32_t dim, const encoder *e,
+                             uint32_t first, const int b, const int count)
+{
+    const int n_edges = (1 << (b - 1)) - 1;
+    const uint32_t padded = (dim + 31) / 32 * 32;
+    const int32_t low = e->book->levels[0];
+    __m256i pl[BATCH], l2[BATCH];
+
+#pragma GCC unroll 3
+    for (int i = 0; i < count; i++)
+        pl[i] = l2[i] = _mm256_setzero_si256();
+    for (uint32_t j = 0; j < padded; j += 32) {
+        const __m256i a0 = _mm256_abs_epi16(load256(p + j));
+        const __m256i a1 = _mm256_abs_epi16(load256(p + j + 16));
+#pragma GCC unroll 3
+        for (int i = 0; i < count; i++) {
+            const __m256i *edges = e->edges[first + (uint32_t)i];
+            __m256i m0 = magnitudes(a0, edges, n_edges), m1 = magnitudes(a1, edges, n_edges);
+            __m256i x = levels_of(m0, e->table, b), y = levels_of(m1, e->table, b);
+            pl[i] = _mm256_add_epi32(
+                pl[i], _mm256_add_epi32(_mm256_madd_epi16(a0, x), _mm256_madd_epi16(a1, y)));
+            l2[i] = _mm256_add_epi32(
+                l2[i], _mm256_add_epi32(_mm256_madd_epi16(x, x), _mm256_madd_epi16(y, y)));
+            /* Both vectors as bytes, low bytes first: the order is restored with the signs. */
+            m1 = _mm256_slli_epi16(m1, 8);
+            m0 = _mm256_and_si256(m0, _mm256_set1_epi16(0xff));
+            store256(out[i].mag + j, _mm256_or_si256(m0, m1));
+        }
+    }
+#pragma GCC unroll 3
+    for (int i = 0; i < count; i++) {
+        out[i].dot = sum8(pl[i]);
+        out[i].ll = sum8(l2[i]) - (int32_t)(padded - dim) * low * low;
+    }
+}
+
+/* Codes of the best stretch, and <p, levels>. */
+TQ_INLINE int32_t search(uint8_t *code, const int16_t *p, uint32_t dim, const encoder *e,
+                         uint32_t effort, const int b)
+{
+    trial room[BATCH + 1];
+    trial *best = &room[BATCH];
+    float best_crit = -1;
+
+    best->dot = 0;
+
+    if (effort == 1) {
+        try_stretches(best, p, dim, e, 0, b, 1);
+    } else {
+        for (uint32_t first = 0; first < effort; first += BATCH) {
+            try_stretches(room, p, dim, e, first, b, BATCH);
+            uint32_t at = BATCH; /* without branches: which one wins is not predictable */
+            for (uint32_t i = 0; i < BATCH; i++) {
+                const float crit = tq_row_criterion(room[i].dot, room[i].ll);
+                const int better = crit > best_crit;
+                at = better ? i : at;
+                best_crit = better ? crit : best_crit;
+            }
+            if (effort == BATCH)
+                best = &room[at];
+            else if (at < BATCH)
+                *best = room[at];
+        }
+    }
+    const __m256i sign = _mm256_set1_epi8((char)(1 << (b - 1)));
+    for (uint32_t j = 0; j < dim; j += 32) {
+        /* The sign bits of both vectors, in the byte order of the magnitudes. */
+        const __m256i a = load256(p + j), c = load256(p + j + 16);
+        const __m256i upper = _mm256_set1_epi16((short)0xff00);
+        __m256i s = _mm256_blendv_epi8(_mm256_srai_epi16(a, 15), _mm256_srai_epi16(c, 15), upper);
+        __m256i v = _mm256_or_si256(load256(best->mag + j), _mm256_and_si256(s, sign));
+        /* 0 16 1 17 ... to 0 1 2 ... */
+        const __m256i split =
+            _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0, 2, 4, 6, 8,
+                             10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+        v = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(v, split), 0xd8);
+        store256(code + j, v);
+    }
+    return best->dot;
+}
+
+/* 8 bits: the levels themselves. Returns <p, levels>. */
+static int32_t round_levels(uint8_t *code, const int16_t *p, uint32_t dim)
+{
+    const __m256i half = _mm256_set1_epi16(32), max = _mm256_set1_epi16(127);
+    __m256i pl = _mm256_setzero_si256();
+
+    for (uint32_t j = 0; j < dim; j += 32) {
+        __m256i l[2];
+        for (int i = 0; i < 2; i++) {
+            __m256i v = load256(p + j + 16 * i), a = _mm256_abs_epi16(v);
+            l[i] = _mm256_min_epi16(_mm256_srli_epi16(_mm256_add_epi16(a, half), 6), max);
+            pl = _mm256_add_epi32(pl, _mm256_madd_epi16(a, l[i]));
+            l[i] = _mm256_sign_epi16(l[i], v);
+        }
+        store256(code + j, _mm256_permute4x64_epi64(_mm256_packs_epi16(l[0], l[1]), 0xd8));
+    }
+    return sum8(pl);
+}
+
+/* ---- Encode: planes ---- */
+
+/* A plane of width w of the codes, shifted right by low. out may be written up to 31 bytes past
+ * the plane, code is read up to 31 bytes past dim. Returns the plane's bytes. */
+TQ_INLINE uint32_t pack_plane(uint8_t *out, const uint8_t *code, uint32_t dim, const int w,
+                              const int low)
+{
+    const __m256i mask = _mm256_set1_epi8((char)((1 << w) - 1));
+    const uint32_t nb = dim * (uint32_t)w / 8;
+    const int runs = 8 / w;
+
+    for (uint32_t i = 0; i < nb; i += 32) {
+        __m256i all = _mm256_setzero_si256();
+#pragma GCC unroll 8
+        for (int r = 0; r < runs; r++) {
+            __m256i v = load256(code + i + (uint32_t)r * nb);
+            v = _mm256_and_si256(_mm256_srli_epi16(v, low), mask);
+            all = _mm256_or_si256(all, _mm256_slli_epi16(v, w * r));
+        }
+        store256(out + i, all);
+    }
+    return nb;
+}
+
+TQ_INLINE void pack_codes(uint8_t *dst, const uint8_t *code, const tq_codec *c, const int b)
+{
+    uint8_t out[ROOM];
+    uint32_t n = 0;
+
+    switch (b) {
+    case 2:
+        n = pack_plane(out, code, c->dim, 2, 0);
+        break;
+    case 3:
+        n = pack_plane(out, code, c->dim, 2, 0);
+        pack_plane(out + n, code, c->dim, 1, 2);
+        break;
+    case 4:
+        pack_plane(out, code, c->dim, 4, 0);
+        break;
+    case 5:
+        n = pack_plane(out, code, c->dim, 4, 0);
+        pack_plane(out + n, code, c->dim, 1, 4);
+        break;
+    case 6:
+        n = pack_plane(out, code, c->dim, 4, 0);
+        pack_plane(out + n, code, c->dim, 2, 4);
+        break;
+    default:
+        memcpy(dst, code, c->code_bytes);
+        return;
+    }
+    memcpy(dst, out, c->code_bytes);
+}
+
+static float largest(const float *y, uint32_t dim)
+{
+    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    __m256 top = _mm256_setzero_ps();
+    float lane[8], m = 0;
+
+    for (uint32_t j = 0; j < dim; j += 8)
+        top = _mm256_max_ps(top, _mm256_and_ps(_mm256_loadu_ps(y + j), magnitude));
+    _mm256_storeu_ps(lane, top);
+    for (int i = 0; i < 8; i++)
+        m = lane[i] > m ? lane[i] : m;
+    return m;
+}
+
+/* Rows are taken in tiles, in three steps, so that the long chains at the end of each (sums,
+ * roots, quotients) overlap with the next row's work. */
+enum { TILE_ROWS = 8, TILE_FLOATS = 2048 };
+
+typedef struct tile {
+    float y[TILE_FLOATS];
+    float sum[TILE_ROWS], norm[TILE_ROWS], num[TILE_ROWS], dot[TILE_ROWS];
+    uint8_t kind[TILE_ROWS]; /* tq_row_kind */
+} tile;
+
+/* Rotation; rows of huge elements by the reference. */
+static void rotate_tile(tile *t, const tq_codec *c, const float *src, size_t src_stride,
+                        tq_planes dst, size_t n)
+{
+    float room[TQ_ROW_MAX];
+
+    for (size_t i = 0; i < n; i++) {
+        const float *x = src + i * src_stride;
+        float *y = t->y + i * c->dim;
+        if (c->zero_bytes)
+            x = tq_row_take_mean(c, dst.zero + i * dst.zero_stride, x, room);
+        t->kind[i] = (uint8_t)tq_avx2_rotate_sum(y, &t->sum[i], x, c->dim);
+        if (t->kind[i] == TQ_ROW_IS_HUGE) {
+            tq_rotated_row r;
+            tq_row_rotate(&r, x, c->dim);
+            memcpy(y, r.y, c->dim * sizeof(float));
+            t->norm[i] = r.norm;
+        }
+    }
+}
+
+TQ_INLINE void encode_tile(tile *t, const tq_codec *c, const encoder *e, tq_planes dst, size_t n,
+                           const int b)
+{
+    int16_t p[ROOM];
+    uint8_t code[2 * ROOM]; /* planes of the last runs are read past the row */
+    uint16_t scale[TILE_ROWS];
+    float root[TILE_ROWS];
+
+    _mm256_storeu_ps(root, _mm256_sqrt_ps(_mm256_loadu_ps(t->sum)));
+    for (size_t i = 0; i < n; i++)
+        if (t->kind[i] != TQ_ROW_IS_HUGE)
+            t->norm[i] = root[i];
+    const __m256 norm = _mm256_loadu_ps(t->norm);
+    float inv[TILE_ROWS];
+    _mm256_storeu_ps(inv, _mm256_div_ps(_mm256_set1_ps(e->k.to_p), norm));
+    _mm256_storeu_ps(t->num, _mm256_mul_ps(norm, _mm256_set1_ps(e->k.to_num)));
+
+    for (size_t i = 0; i < n; i++) {
+        const float *y = t->y + i * c->dim;
+        uint8_t *codes = dst.codes + i * dst.codes_stride;
+        int32_t dot;
+        if (t->kind[i] == TQ_ROW_IS_ZERO) {
+            memset(codes, 0, c->code_bytes);
+            t->dot[i] = INFINITY; /* the scale becomes 0 */
+            continue;
+        }
+        if (b == 8) {
+            const float top = largest(y, c->dim);
+            t->num[i] = t->norm[i] / top * t->norm[i] * e->k.to_num;
+            tq_avx2_fix(p, y, c->dim, 4064.0f / top);
+            dot = round_levels(code, p, c->dim);
+        } else {
+            tq_avx2_fix(p, y, c->dim, inv[i]);
+            dot = search(code, p, c->dim, e, c->effort, b);
+        }
+        t->dot[i] = (float)dot;
+        pack_codes(codes, code, c, b);
+    }
+    __m256 s = _mm256_div_ps(_mm256_loadu_ps(t->num), _mm256_loadu_ps(t->dot));
+    s = _mm256_min_ps(s, _mm256_set1_ps(TQ_F16_MAX));
+    _mm_storeu_si128((__m128i *)(void *)scale, _mm256_cvtps_ph(s, _MM_FROUND_TO_NEAREST_INT));
+    for (size_t i = 0; i < n; i++)
+        tq_store_le16(dst.scale + i * dst.scale_stride,
+                      t->kind[i] == TQ_ROW_IS_HUGE ? 0x7bffu : scale[i]);
+}
+
+TQ_INLINE void encode_norm(const tq_codec *c, tq_planes dst, const float *src, size_t src_stride,
+                           size_t n, const int b)
+{
+    const size_t per_tile = TILE_FLOATS / c->dim < TILE_ROWS ? TILE_FLOATS / c->dim : TILE_ROWS;
+    encoder e;
+    tile t;
+
+    encoder_init(&e, c);
+    memset(&t.sum, 0, sizeof t.sum);
+    memset(&t.dot, 0, sizeof t.dot);
+    memset(&t.norm, 0, sizeof t.norm);
+    for (size_t row = 0; row < n; row += per_tile) {
+        const size_t rows = n - row < per_tile ? n - row : per_tile;
+        rotate_tile(&t, c, src + row * src_stride, src_stride, dst, rows);
+        encode_tile(&t, c, &e, dst, rows, b);
+        dst.codes += rows * dst.codes_stride;
+        dst.scale += rows * dst.scale_stride;
+        if (c->zero_bytes)
+            dst.zero += rows * dst.zero_stride;
+    }
+}
+
+/* ---- Decode ---- */
+
+/* Fields of width w of a plane, one byte each. Reads whole vectors: src holds 15 bytes more than
+ * the plane, out 15 bytes more than dim. */
+TQ_INLINE void unpack_plane(uint8_t *out, const uint8_t *src, uint32_t dim, const int w)
+{
+    const __m128i mask = _mm_set1_epi8((char)((1 << w) - 1));
+    const uint32_t nb = dim * (uint32_t)w / 8;
+    const int runs = 8 / w;
+
+#pragma GCC unroll 8
+    for (int r = 0; r < runs; r++)
+        for (uint32_t i = 0; i < nb; i += 16)
+            _mm_storeu_si128((__m128i *)(void *)(out + (uint32_t)r * nb + i),
+                             _mm_and_si128(_mm_srli_epi16(load128(src + i), w * r), mask));
+}
+
+/* Bytes of level, negated where minus is 0xff; elsewhere it is 0. */
+TQ_INLINE __m256i negate_where(__m256i level, __m256i minus)
+{
+    return _mm256_sub_epi8(_mm256_xor_si256(level, minus), minus);
+}
+
+/* 0xff where bit `bit` of a byte is set. */
+TQ_INLINE __m256i bit_mask(__m256i v, int bit)
+{
+    const __m256i one = _mm256_set1_epi8((char)(1 << bit));
+    return _mm256_cmpeq_epi8(_mm256_and_si256(v, one), one);
+}
+
+/* Tables of the decoder: levels by code for 2, 3 and 4 bits, magnitudes for more. */
+static void level_tables(__m256i table[2], const tq_codebook *book)
+{
+    int8_t t[16];
+    if (book->bits <= 4) {
+        for (uint32_t i = 0; i < 16; i++)
+            t[i] = (int8_t)tq_codebook_level(book, (uint8_t)(i & ((1u << book->bits) - 1)));
+        table[0] = _mm256_broadcastsi128_si256(load128(t));
+        return;
+    }
+    table[0] = table_of(book, 0);
+    table[1] = table_of(book, 16);
+}
+
+/* src: the planes, with 15 readable bytes behind them. */
+TQ_INLINE void unpack_levels(int8_t *level, const uint8_t *src, uint32_t dim,
+                             const __m256i table[2], const int b)
+{
+    uint8_t low[ROOM], high[ROOM];
+    const uint32_t first = dim * (b == 2 || b == 3 ? 2u : 4u) / 8;
+
+    unpack_plane(low, src, dim, b <= 3 ? 2 : 4);
+    if (b == 3 || b == 5)
+        unpack_plane(high, src + first, dim, 1);
+    if (b == 6)
+        unpack_plane(high, src + first, dim, 2);
+    for (uint32_t j = 0; j < dim; j += 32) {
+        __m256i m = load256(low + j), l;
+        if (b == 2 || b == 4) {
+            l = _mm256_shuffle_epi8(table[0], m);
+        } else if (b == 3) {
+            m = _mm256_or_si256(m, _mm256_slli_epi16(load256(high + j), 2));
+            l = _mm256_shuffle_epi8(table[0], m);
+        } else {
+            __m256i h = load256(high + j);
+            l = _mm256_shuffle_epi8(table[0], m);
+            if (b == 6)
+                l = _mm256_blendv_epi8(l, _mm256_shuffle_epi8(table[1], m), bit_mask(h, 0));
+            l = negate_where(l, bit_mask(h, b == 6));
+        }
+        store256(level + j, l);
+    }
+}
+
+TQ_INLINE void unpack_rows(const tq_codec *c, int8_t *level, size_t stride, const uint8_t *codes,
+                           size_t codes_stride, uint32_t n, const int b)
+{
+    const uint32_t last_plane = c->dim * (b == 3 || b == 5 ? 1u : b == 4 ? 4u : 2u) / 8;
+    __m256i table[2];
+    uint8_t copy[ROOM];
+
+    level_tables(table, tq_codebook_get((uint32_t)b));
+    for (uint32_t i = 0; i < n; i++, codes += codes_stride) {
+        const uint8_t *src = codes;
+        if (last_plane % 16) {
+            memcpy(copy, codes, c->code_bytes);
+            src = copy;
+        }
+        unpack_levels(level + i * stride, src, c->dim, table, b);
+    }
+}
+
+void tq_avx2_norm_levels(const tq_codec *c, int8_t *level, size_t stride, const uint8_t *codes,
+                         size_t codes_stride, uint32_t n)
+{
+    switch (c->bits) {
+    case 2:
+        unpack_rows(c, level, stride, codes, codes_stride, n, 2);
+        break;
+    case 3:
+        unpack_rows(c, level, stride, codes, codes_stride, n, 3);
+        break;
+    case 4:
+        unpack_rows(c, level, stride, codes, codes_stride, n, 4);
+        break;
+    case 5:
+        unpack_rows(c, level, stride, codes, codes_stride, n, 5);
+        break;
+    case 6:
+        unpack_rows(c, level, stride, codes, codes_stride, n, 6);
+        break;
+    default:
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(level + i * stride, codes + i * codes_stride, c->dim);
+        break;
+    }
+}
+
+static void decode_norm(const tq_codec *c, float *dst, size_t dst_stride, tq_const_planes src,
+                        size_t n, int rotated)
+{
+    const size_t width = (c->dim + 31) / 32 * 32;
+    const size_t per_pass = 4096 / width;
+    tq_avx2_decoder d;
+    int8_t level[4096 + TQ_ROW_PAD];
+
+    tq_avx2_decoder_init(&d, c, tq_codebook_get(c->bits)->unit, rotated);
+    for (size_t row = 0; row < n; row += per_pass) {
+        const size_t rows = n - row < per_pass ? n - row : per_pass;
+        tq_avx2_norm_levels(c, level, width, src.codes + row * src.codes_stride, src.codes_stride,
+                            (uint32_t)rows);
+        for (size_t i = 0; i < rows; i++)
+            tq_avx2_reconstruct(&d, dst + (row + i) * dst_stride, level + i * width,
+                                src.scale + (row + i) * src.scale_stride,
+                                c->zero_bytes ? src.zero + (row + i) * src.zero_stride : NULL);
+    }
+}
+
+void tq_avx2_decode_norm(const tq_codec *c, float *dst, size_t dst_stride, tq_const_planes src,
+                         size_t n)
+{
+    decode_norm(c, dst, dst_stride, src, n, 0);
+}
+
+void tq_avx2_decode_rotated_norm(const tq_codec *c, float *dst, size_t dst_stride,
+                                 tq_const_planes src, size_t n)
+{
+    decode_norm(c, dst, dst_stride, src, n, 1);
+}
+
+#define NORM(b)                                                                                    \
+    void tq_avx2_encode_turbo##b(const tq_codec *c, tq_planes dst, const float *src,               \
+                                 size_t src_stride, size_t n)                                      \
+    {                                                                                              \
+        encode_norm(c, dst, src, src_stride, n, b);                                                \
+    }
+
+NORM(2)
+NORM(3)
+NORM(4)
+NORM(5)
+NORM(6)
+NORM(8)
