@@ -291,7 +291,7 @@ static void check_weigh(ck *t, const format_case *f, const tq_codec *v, uint32_t
             first[r * stride + j] = ck_normal(t);
     }
     e->count += (double)n_rows * v->dim;
-    e->rounds = v->n_groups > 0 && v->bits < 8;
+    e->rounds = v->format >= TQ_FMT_LLOYD_V2 && v->format <= TQ_FMT_LLOYD_V5;
 
     for (size_t isa = 0; isa < t->n_isas; isa++) {
         tq_weigh_fn *weigh = t->isas[isa].kernels->attn->weigh[vf];
