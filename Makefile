@@ -61,7 +61,9 @@ install:
 
 bench: release
 	@build/release/apps/tq/tq bench codec
-	@build/release/apps/tq/tq bench engine -m models/tiny-qwen3-28m.q8_0.gguf --peer llama
+	@build/release/bench/attn_bench
+	@build/release/apps/tq/tq bench engine -m models/tiny-qwen3-28m.q8_0.gguf \
+		--kv f16 --kv turbo:k8v3 --peer llama -t 1
 
 format:
 	@git ls-files -z '*.c' '*.h' | xargs -0 clang-format -i

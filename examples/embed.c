@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* embed.c — the smallest program around the core: 100 tokens into a compressed cache, then one
- * attention step over them. cc embed.c $(pkg-config --cflags --libs turboquant) */
+ * attention step over them. cc embed.c $(pkg-config --cflags --libs turboquant) -lm */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
