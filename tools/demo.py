@@ -19,7 +19,7 @@ COLUMN = max(24, min(46, (shutil.get_terminal_size((100, 24)).columns - LABEL - 
 
 def run(tq, model, scheme, prompt, n, temp):
     cmd = [tq, "run", "-m", model, "-f", os.path.join(ROOT, "models", "demo", prompt),
-           "--kv", scheme, "-c", "4096", "-n", str(n), "--temp", str(temp), "--seed", "7", "--json"]
+           "--kv", scheme, "-c", "4096", "-n", str(n), "--temp", str(temp), "--seed", "4", "--json"]
     note = f"  running {prompt} with {scheme} ..."
     if sys.stderr.isatty():
         print(f"{note}\r", end="", file=sys.stderr, flush=True)
@@ -54,6 +54,10 @@ def wrapped(label, texts):
         row(label if i == 0 else "", [l[i] if i < len(l) else "" for l in lines])
 
 
+def share(kv):
+    return f"{100 * kv['bytes'] / kv['f16_bytes']:.0f} %"
+
+
 def kib(n):
     return f"{n / 1024:,.0f} KiB"
 
@@ -67,8 +71,7 @@ def table(title, label, results):
                    "tokens/s" for r in results])
     row("decode", [f"{r['decode']['tokens']} tokens, {r['decode']['tokens_per_second']:,.0f} "
                    "tokens/s" for r in results])
-    row("KV cache", [f"{kib(r['kv']['bytes'])}, "
-                     f"{100 * r['kv']['bytes'] / r['kv']['f16_bytes']:.0f} % of f16" for r in results])
+    row("KV cache", [f"{kib(r['kv']['bytes'])}, {share(r['kv'])} of f16" for r in results])
 
 
 def main():
@@ -93,7 +96,7 @@ def main():
                  + ", ".join(s for s, hit in zip(SCHEMES, ok) if not hit))
     saved = found[1]["kv"]
     print(f"Both caches find the code; {saved['scheme']} keeps the {saved['tokens']:,} tokens in "
-          f"{100 * saved['bytes'] / saved['f16_bytes']:.0f} % of f16's memory.")
+          f"{share(saved)} of f16's memory.")
     load = os.getloadavg()[0]
     if load > (os.cpu_count() or 1) + 1:
         print(f"Other work is running (load average {load:.1f}): the speeds are low and uneven.")
