@@ -151,7 +151,7 @@ static tqe_status check_params(const tqe_model *m, const tqe_session_params *p,
     if (info->n_batch > info->n_ctx) {
         info->n_batch = info->n_ctx;
     }
-    char why[256] = "";
+    char why[512] = ""; /* names all that is valid */
     const char *text = p->kv != NULL ? p->kv : "turbo:k8v3";
     if (tq_scheme_parse(&geo->scheme, text, why, sizeof(why)) != TQ_OK) {
         return tqe_fail(err, TQE_ERR_SCHEME, "%s", why);
@@ -162,8 +162,8 @@ static tqe_status check_params(const tqe_model *m, const tqe_session_params *p,
     size_t bytes = 0;
     if (tq_scheme_bytes_per_token(&geo->scheme, c->d_head, c->d_head, &bytes) != TQ_OK) {
         return tqe_fail(err, TQE_ERR_UNSUPPORTED,
-                        "KV scheme %s does not support the model's head dimension %u (f32, f16 "
-                        "and bf16 do)",
+                        "KV scheme %s does not support the model's head dimension %u (f32, f16, "
+                        "bf16, affine8 and affine4 do)",
                         info->kv, c->d_head);
     }
     geo->n_layers = c->n_layers;

@@ -125,7 +125,7 @@ TQ_API tq_status tq_scheme_parse(tq_scheme *out, const char *text, char *err, si
 TQ_API tq_status tq_scheme_format(const tq_scheme *s, char *dst, size_t dst_bytes);
 
 /* Exact bytes that one token of one KV head takes: key row + value row, metadata included.
- * For turbo:kKvV with d_k == d_v == D this is D*(K+V+1.5)/8.
+ * For turbo:kKvV with d_k == d_v == D this is D*(K+V+1.5)/8 where 32 divides D.
  * Errors: TQ_ERR_DIM when the scheme does not support d_k or d_v. */
 TQ_API tq_status tq_scheme_bytes_per_token(const tq_scheme *s, uint32_t d_k, uint32_t d_v,
                                            size_t *bytes);

@@ -292,11 +292,13 @@ static void run_fused(const job *j, uint32_t t_begin, uint32_t t_end)
 {
     const tq_view *v = j->v;
     const tq_attn_kernels *kern = v->kernels->attn;
+    const tq_attn_kernels *k_kern = v->k_codec->kernels->attn;
+    const tq_attn_kernels *v_kern = v->v_codec->kernels->attn;
     const int kf = tq_kfmt(v->k_codec->format), vf = tq_kfmt(v->v_codec->format);
     float *s = j->work + j->map.s, *alpha = j->work + j->map.alpha, *prep = j->work + j->map.prep;
     tq_span *span = (tq_span *)(void *)(j->work + j->map.span);
 
-    kern->prep[kf](v->k_codec, prep, j->work + j->map.q, j->rows);
+    k_kern->prep[kf](v->k_codec, prep, j->work + j->map.q, j->rows);
     for (uint32_t t0 = t_begin; t0 < t_end; t0 += TQ_TILE) {
         const uint32_t n = min_u32(TQ_TILE, t_end - t0), page = t0 / TQ_TILE;
         if (!make_spans(j, span, 0, j->rows, t0, n))
@@ -304,11 +306,11 @@ static void run_fused(const job *j, uint32_t t_begin, uint32_t t_end)
         tq_const_planes keys = tq_view_planes(v, j->kv_head, page, 0, 0);
         tq_const_planes values = tq_view_planes(v, j->kv_head, page, 0, 1);
         prefetch_side(v->v_codec, values);
-        kern->score[kf](v->k_codec, s, prep, j->rows, keys, n);
+        k_kern->score[kf](v->k_codec, s, prep, j->rows, keys, n);
         if (t0 + TQ_TILE < t_end)
             prefetch_side(v->k_codec, tq_view_planes(v, j->kv_head, page + 1, 0, 0));
         kern->softmax(s, span, j->rows, j->p->cfg.softcap, j->max, j->sum, alpha);
-        kern->weigh[vf](v->v_codec, j->out, j->out_stride, s, alpha, j->rows, values, n);
+        v_kern->weigh[vf](v->v_codec, j->out, j->out_stride, s, alpha, j->rows, values, n);
     }
 }
 
@@ -317,7 +319,6 @@ static void run_tiled(const job *j)
     const tq_view *v = j->v;
     const shape *sh = &j->s;
     const tq_attn_kernels *kern = v->kernels->attn;
-    const tq_codec_kernels *codec = v->kernels->codec;
     const int kf = tq_kfmt(v->k_codec->format), vf = tq_kfmt(v->v_codec->format);
     const uint32_t dv_pad = round_up(sh->d_v, TQ_STRIP);
     const float *q = j->work + j->map.q;
@@ -331,10 +332,11 @@ static void run_tiled(const job *j)
     const uint32_t t_end = sh->n_tokens - sh->q_len + j->q0 + j->n_q;
     for (uint32_t t0 = t_begin; t0 < t_end; t0 += TQ_TILE) {
         const uint32_t n = min_u32(TQ_TILE, t_end - t0), page = t0 / TQ_TILE;
-        codec->decode[kf](v->k_codec, tile, sh->d_k, tq_view_planes(v, j->kv_head, page, 0, 0), n);
+        v->k_codec->kernels->codec->decode[kf](v->k_codec, tile, sh->d_k,
+                                               tq_view_planes(v, j->kv_head, page, 0, 0), n);
         kern->pack_keys(keys, tile, sh->d_k, n, sh->d_k);
-        codec->decode_rotated[vf](v->v_codec, tile, sh->d_v,
-                                  tq_view_planes(v, j->kv_head, page, 0, 1), n);
+        v->v_codec->kernels->codec->decode_rotated[vf](
+            v->v_codec, tile, sh->d_v, tq_view_planes(v, j->kv_head, page, 0, 1), n);
         kern->pack_values(values, tile, sh->d_v, n, sh->d_v);
         for (uint32_t r0 = 0; r0 < j->rows; r0 += SUB_ROWS) {
             const uint32_t m = min_u32(SUB_ROWS, j->rows - r0);

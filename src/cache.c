@@ -516,7 +516,7 @@ tq_status tq_view_decode(const tq_view *v, uint32_t kv_head, uint32_t first, uin
             const tq_codec *c = side ? v->v_codec : v->k_codec;
             float *dst = side ? dst_v : dst_k;
             if (dst)
-                v->kernels->codec->decode[tq_kfmt(c->format)](
+                c->kernels->codec->decode[tq_kfmt(c->format)](
                     c, dst + (size_t)done * c->dim, c->dim,
                     tq_view_planes(v, kv_head, page_idx, slot, side), run);
         }

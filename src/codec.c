@@ -12,8 +12,8 @@
 /* How a row is laid out, and so which dimensions and flags it takes. */
 typedef enum row_layout {
     ROW_RAW,     /* elements as they are */
-    ROW_AFFINE,  /* f16 scale and zero point per 32 */
-    ROW_LLOYD,   /* f16 scale per 32 */
+    ROW_AFFINE,  /* f16 scale and zero point per 32; the last group may be shorter */
+    ROW_LLOYD,   /* f16 scale per 32, the same */
     ROW_ROTATED, /* one f16 scale; an f16 mean with TQ_CODEC_MEAN */
     ROW_MSE,     /* one f16 scale */
     ROW_PROD,    /* two f16 scales; one for 1 bit */
@@ -84,9 +84,7 @@ int tq_kfmt(tq_format f)
 static int layout_takes_dim(row_layout layout, uint32_t dim)
 {
     switch (layout) {
-    case ROW_AFFINE:
     case ROW_LLOYD:
-        return dim == 64 || dim == 128 || dim == 256 || dim == 512;
     case ROW_ROTATED:
     case ROW_MSE:
     case ROW_PROD:
@@ -184,7 +182,9 @@ tq_status tq_codec_init(tq_codec *c, tq_format format, uint32_t dim, uint32_t fl
         .dim = dim,
         .bits = info->bits,
         .flags = flags,
-        .kernels = tq_kernels_get(isa_mask),
+        .kernels = info->layout == ROW_AFFINE || info->layout == ROW_LLOYD
+                       ? tq_kernels_grouped(isa_mask, dim)
+                       : tq_kernels_get(isa_mask),
     };
     if (info->layout == ROW_ROTATED)
         c->effort = effort_of(format, flags);

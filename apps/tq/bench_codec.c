@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* bench_codec.c — `tq bench codec`: time to compress and expand a vector, per format and
- * instruction set, through the public API that an embedder calls.
+/* bench_codec.c — `tq bench codec`: speed of compressing and expanding vectors, per format, effort
+ * and instruction set, through the public API that an embedder calls.
  *
- * Policy: the instruction sets take turns within each round and the median over the rounds is
- * shown, so that a moment of other work does not fall on one of them alone. The vectors are in the
- * processor's cache: this measures the kernels, not the memory.
+ * Policy: encoders read their rows from memory: each call takes the next rows of a buffer larger
+ * than the last cache, so the read bandwidth beside them is the bound. Decoders write rows that
+ * stay in a cache. The instruction sets take turns within each round and the median over the rounds
+ * is shown, so that a moment of other work does not fall on one of them alone.
  */
+#define _DEFAULT_SOURCE /* sysconf's cache sizes */
 #include "args.h"
 #include "commands.h"
 #include "machine.h"
@@ -16,24 +18,56 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 enum { N_ROWS = 64, MAX_ROUNDS = 1000, MAX_ISAS = 4 };
 
 static const struct format {
     tq_format format;
     const char *name;
+    uint32_t flags;
 } formats[] = {
-    {TQ_FMT_F16, "f16"},
-    {TQ_FMT_BF16, "bf16"},
-    {TQ_FMT_AFFINE_K2, "keys, k2"},
-    {TQ_FMT_AFFINE_K4, "keys, k4"},
-    {TQ_FMT_AFFINE_K5, "keys, k5"},
-    {TQ_FMT_AFFINE_K8, "keys, k8"},
-    {TQ_FMT_LLOYD_V2, "values, v2"},
-    {TQ_FMT_LLOYD_V3, "values, v3"},
-    {TQ_FMT_LLOYD_V4, "values, v4"},
-    {TQ_FMT_LLOYD_V5, "values, v5"},
-    {TQ_FMT_LLOYD_V8, "values, v8"},
+    {TQ_FMT_F16, "f16", 0},
+    {TQ_FMT_BF16, "bf16", 0},
+    {TQ_FMT_AFFINE_K2, "keys, k2", 0},
+    {TQ_FMT_AFFINE_K4, "keys, k4", 0},
+    {TQ_FMT_AFFINE_K5, "keys, k5", 0},
+    {TQ_FMT_AFFINE_K8, "keys, k8", 0},
+    {TQ_FMT_LLOYD_V2, "values, v2", 0},
+    {TQ_FMT_LLOYD_V3, "values, v3", 0},
+    {TQ_FMT_LLOYD_V4, "values, v4", 0},
+    {TQ_FMT_LLOYD_V5, "values, v5", 0},
+    {TQ_FMT_LLOYD_V8, "values, v8", 0},
+#define EFFORTS(format, name)                                                                      \
+    {format, name " n=1", TQ_CODEC_EFFORT_1}, {format, name " n=3", TQ_CODEC_EFFORT_3},            \
+    {                                                                                              \
+        format, name " n=12", TQ_CODEC_EFFORT_12                                                   \
+    }
+    EFFORTS(TQ_FMT_NORM2, "turbo2"),
+    EFFORTS(TQ_FMT_NORM3, "turbo3"),
+    EFFORTS(TQ_FMT_NORM4, "turbo4"),
+    EFFORTS(TQ_FMT_NORM5, "turbo5"),
+    EFFORTS(TQ_FMT_NORM6, "turbo6"),
+    {TQ_FMT_NORM8, "turbo8", 0},
+    EFFORTS(TQ_FMT_TCQ2, "tcq2"),
+    EFFORTS(TQ_FMT_TCQ3, "tcq3"),
+    EFFORTS(TQ_FMT_TCQ4, "tcq4"),
+    EFFORTS(TQ_FMT_TCQ5, "tcq5"),
+    EFFORTS(TQ_FMT_TCQ6, "tcq6"),
+    {TQ_FMT_UNIFORM4, "affine4", 0},
+    {TQ_FMT_UNIFORM8, "affine8", 0},
+    {TQ_FMT_MSE1, "mse1", 0},
+    {TQ_FMT_MSE2, "mse2", 0},
+    {TQ_FMT_MSE3, "mse3", 0},
+    {TQ_FMT_MSE4, "mse4", 0},
+    {TQ_FMT_PROD1, "prod1", 0},
+    {TQ_FMT_PROD2, "prod2", 0},
+    {TQ_FMT_PROD3, "prod3", 0},
+    {TQ_FMT_PROD4, "prod4", 0},
+    {TQ_FMT_FORK2, "fork1, 2", 0},
+    {TQ_FMT_FORK3, "fork1, 3", 0},
+    {TQ_FMT_FORK4, "fork1, 4", 0},
 };
 enum { N_FORMATS = sizeof formats / sizeof formats[0] };
 
@@ -41,20 +75,34 @@ typedef struct codec_bench {
     uint32_t dim, n_rounds;
     uint32_t isas[MAX_ISAS];
     size_t n_isas;
-    float *rows, *decoded; /* [N_ROWS][dim] */
-    uint8_t *blocks;       /* [N_ROWS][4 * dim]: no format takes more than f32 */
+    float *rows; /* [n_rows][dim]: more than the last cache holds */
+    size_t n_rows, next;
+    float *decoded;  /* [N_ROWS][dim] */
+    uint8_t *blocks; /* [N_ROWS][4 * dim]: no format takes more than f32 */
+    double clock_hz;
 } codec_bench;
 
-/* Nanoseconds per vector. The calls are repeated until the clock's grain does not matter. */
-static bool time_codec(const codec_bench *b, const tq_codec *c, bool encode, double *ns)
+/* The next N_ROWS rows, round and round. */
+static const float *next_rows(codec_bench *b)
 {
-    size_t dst_bytes = N_ROWS * c->block_bytes;
+    const float *x = b->rows + b->next * b->dim;
+    b->next += N_ROWS;
+    if (b->next + N_ROWS > b->n_rows) {
+        b->next = 0;
+    }
+    return x;
+}
+
+/* Seconds per vector. The calls are repeated until the clock's grain does not matter. */
+static bool time_codec(codec_bench *b, const tq_codec *c, bool encode, double *seconds)
+{
+    size_t bytes = N_ROWS * c->block_bytes;
     double start = text_now(), elapsed = 0;
     size_t n = 0;
     while (elapsed < 1e-3) {
-        tq_status st = encode
-                           ? tq_codec_encode(c, b->blocks, dst_bytes, b->rows, b->dim, N_ROWS, NULL)
-                           : tq_codec_decode(c, b->decoded, b->dim, b->blocks, dst_bytes, N_ROWS);
+        tq_status st =
+            encode ? tq_codec_encode(c, b->blocks, bytes, next_rows(b), b->dim, N_ROWS, NULL)
+                   : tq_codec_decode(c, b->decoded, b->dim, b->blocks, bytes, N_ROWS);
         if (st != TQ_OK) {
             msg_error("%s", tq_status_name(st));
             return false;
@@ -62,7 +110,7 @@ static bool time_codec(const codec_bench *b, const tq_codec *c, bool encode, dou
         n += N_ROWS;
         elapsed = text_now() - start;
     }
-    *ns = 1e9 * elapsed / (double)n;
+    *seconds = elapsed / (double)n;
     return true;
 }
 
@@ -72,14 +120,88 @@ static int compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static bool bench_format(const codec_bench *b, const struct format *f)
+/* ---- The machine beside it ---- */
+
+/* Clock of this core now: a chain of operations that each wait for the one before, a cycle each. */
+static double measure_clock(void)
 {
-    static double ns[MAX_ISAS][2][MAX_ROUNDS];
+    enum { CHAIN = 1000000 };
+    double best = 1;
+    for (int round = 0; round < 5; round++) {
+        uint64_t x = 1, y = (uint64_t)round | 2;
+        double start = text_now();
+        for (int i = 0; i < CHAIN; i += 8) {
+#define STEP                                                                                       \
+    x ^= y;                                                                                        \
+    __asm__ volatile("" : "+r"(x), "+r"(y));
+            STEP STEP STEP STEP STEP STEP STEP STEP
+        }
+        double elapsed = text_now() - start;
+        best = elapsed < best ? elapsed : best;
+    }
+    return CHAIN / best;
+}
+
+/* Bytes per second of reading the buffer once, the best of three. */
+static double measure_read(const codec_bench *b)
+{
+    const size_t n = b->n_rows * b->dim * sizeof(float) / 64;
+    double best = 0;
+    for (int round = 0; round < 3; round++) {
+        const char *p = (const char *)b->rows;
+        uint64_t sum[8] = {0};
+        double start = text_now();
+        for (size_t i = 0; i < n; i++, p += 64) {
+            uint64_t x[8];
+            memcpy(x, p, sizeof x);
+            for (int k = 0; k < 8; k++) {
+                sum[k] += x[k];
+            }
+        }
+        __asm__ volatile("" : : "r"(sum) : "memory");
+        double rate = 64.0 * (double)n / (text_now() - start);
+        best = rate > best ? rate : best;
+    }
+    return best;
+}
+
+/* Twice the last cache, 64 MiB to 1 GiB. */
+static size_t buffer_bytes(void)
+{
+    size_t bytes = (size_t)64 << 20;
+#if defined(_SC_LEVEL3_CACHE_SIZE)
+    long l3 = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    while (l3 > 0 && bytes < 2 * (size_t)l3 && bytes < (size_t)1 << 30) {
+        bytes *= 2;
+    }
+#endif
+    return bytes;
+}
+
+/* ---- Report ---- */
+
+/* One side of a row: seconds per vector, and those of scalar (0: not measured). */
+static void put_side(const codec_bench *b, double seconds, double scalar)
+{
+    double bytes = (double)b->dim * sizeof(float);
+    out_printf(" %8.2f %8.2f %8.3f", bytes / seconds * 1e-9, seconds * b->clock_hz / b->dim,
+               seconds * 1e6);
+    if (scalar > 0) {
+        out_printf(" %6.1fx", scalar / seconds);
+    } else {
+        out_printf("%8s", "-");
+    }
+}
+
+static bool bench_format(codec_bench *b, const struct format *f)
+{
+    static double times[MAX_ISAS][2][MAX_ROUNDS];
     tq_codec codecs[MAX_ISAS];
+    char name[64];
     for (size_t i = 0; i < b->n_isas; i++) {
-        tq_status st = tq_codec_init(&codecs[i], f->format, b->dim, 0, b->isas[i]);
+        tq_status st = tq_codec_init(&codecs[i], f->format, b->dim, f->flags, b->isas[i]);
         if (st == TQ_ERR_DIM) {
-            out_printf("%-12s does not support %u\n", f->name, b->dim);
+            out_printf("%-13s does not support %u\n", f->name, b->dim);
             return true;
         }
         if (st != TQ_OK) {
@@ -89,38 +211,54 @@ static bool bench_format(const codec_bench *b, const struct format *f)
     }
     for (uint32_t r = 0; r < b->n_rounds; r++) {
         for (size_t i = 0; i < b->n_isas; i++) {
-            if (!time_codec(b, &codecs[i], true, &ns[i][0][r]) ||
-                !time_codec(b, &codecs[i], false, &ns[i][1][r])) {
+            if (!time_codec(b, &codecs[i], true, &times[i][0][r]) ||
+                !time_codec(b, &codecs[i], false, &times[i][1][r])) {
                 return false;
             }
         }
     }
-    out_printf("%-12s%8zu", f->name, codecs[0].block_bytes);
-    for (int side = 0; side < 2; side++) {
-        for (size_t i = 0; i < b->n_isas; i++) {
-            qsort(ns[i][side], b->n_rounds, sizeof ns[i][side][0], compare);
-            out_printf("%10.1f", ns[i][side][b->n_rounds / 2]);
+    for (size_t i = 0; i < b->n_isas; i++) {
+        out_printf("%-13s%6zu  %-7s", i ? "" : f->name, codecs[i].block_bytes,
+                   setup_isa_names(name, b->isas[i]));
+        for (int side = 0; side < 2; side++) {
+            double *t = times[i][side];
+            qsort(t, b->n_rounds, sizeof *t, compare);
+            double scalar = times[0][side][b->n_rounds / 2];
+            put_side(b, t[b->n_rounds / 2], b->isas[0] == TQ_ISA_SCALAR ? scalar : 0);
         }
+        out_write("\n", 1);
     }
-    out_write("\n", 1);
     return out_flush();
 }
 
 static void put_head(const codec_bench *b)
 {
-    char cpu[128], name[64];
-    int width = 10 * (int)b->n_isas;
-    out_printf("%s; vectors of %u, nanoseconds per vector, median of %u rounds\n\n",
-               machine_cpu(cpu), b->dim, b->n_rounds);
-    out_printf("%s%-12s%8s%*s%*s%s\n", out_bold(), "", "", width, "encode", width, "decode",
-               out_plain());
-    out_printf("%s%-12s%8s", out_bold(), "format", "bytes");
+    char cpu[128], size[32];
+    out_printf("%s; vectors of %u f32, median of %u rounds\n", machine_cpu(cpu), b->dim,
+               b->n_rounds);
+    out_printf("memory: reads %.2f GB/s (%s); clock %.2f GHz\n\n", measure_read(b) * 1e-9,
+               text_size(size, b->n_rows * b->dim * sizeof(float)), b->clock_hz * 1e-9);
+    out_printf("%s%-13s%6s  %-7s%34s%34s%s\n", out_bold(), "", "", "", "encode, rows from memory",
+               "decode, into a cache", out_plain());
+    out_printf("%s%-13s%6s  %-7s", out_bold(), "format", "bytes", "isa");
     for (int side = 0; side < 2; side++) {
-        for (size_t i = 0; i < b->n_isas; i++) {
-            out_printf("%10s", setup_isa_names(name, b->isas[i]));
-        }
+        out_printf("%9s%9s%9s%8s", "GB/s f32", "cyc/elem", "us/row", "scalar");
     }
     out_printf("%s\n", out_plain());
+}
+
+/* Sums of four uniform numbers: near enough to the bell that keys and values have. */
+static void fill_rows(codec_bench *b)
+{
+    uint32_t x = 1;
+    for (size_t i = 0; i < b->n_rows * b->dim; i++) {
+        float sum = 0;
+        for (int k = 0; k < 4; k++) {
+            x = x * 1664525u + 1013904223u;
+            sum += (float)(x >> 8) / 8388608.0f - 1.0f;
+        }
+        b->rows[i] = sum;
+    }
 }
 
 static int codec_bench_run(codec_bench *b, uint32_t mask)
@@ -133,23 +271,16 @@ static int codec_bench_run(codec_bench *b, uint32_t mask)
         }
     }
     size_t n = (size_t)N_ROWS * b->dim;
-    b->rows = malloc(n * sizeof *b->rows);
+    b->n_rows = buffer_bytes() / sizeof(float) / n * N_ROWS;
+    b->rows = malloc(b->n_rows * b->dim * sizeof *b->rows);
     b->decoded = malloc(n * sizeof *b->decoded);
     b->blocks = malloc(n * sizeof *b->rows);
     bool ok = b->rows && b->decoded && b->blocks;
     if (!ok) {
         msg_error("not enough memory");
     } else {
-        /* Sums of four uniform numbers: near enough to the bell that keys and values have. */
-        uint32_t x = 1;
-        for (size_t i = 0; i < n; i++) {
-            float sum = 0;
-            for (int k = 0; k < 4; k++) {
-                x = x * 1664525u + 1013904223u;
-                sum += (float)(x >> 8) / 8388608.0f - 1.0f;
-            }
-            b->rows[i] = sum;
-        }
+        fill_rows(b);
+        b->clock_hz = measure_clock();
         put_head(b);
     }
     for (size_t i = 0; ok && i < N_FORMATS; i++) {
@@ -191,7 +322,7 @@ int bench_codec(int argc, char **argv)
     };
     arg_command cmd = {
         .name = "tq bench codec",
-        .summary = "time to compress and expand a vector",
+        .summary = "speed of compressing and expanding vectors",
         .synopsis = "  tq bench codec [options]\n",
         .options = options,
         .n_options = sizeof options / sizeof options[0],

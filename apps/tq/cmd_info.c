@@ -23,8 +23,8 @@ enum { MAX_MEMORIES = 6 };
 
 /* Shown when --kv is not given: the plain formats, then from the safest to the smallest. */
 static const char *const default_schemes[] = {
-    "f16",        "turbo:k8v8", "turbo:k8v5", "turbo:k8v4", "turbo:k8v3", "turbo:k5v4",
-    "turbo:k5v3", "turbo:k4v4", "turbo:k4v3", "turbo:k4v2", "turbo:k2v2",
+    "f16",    "turbo:k8v4", "turbo:k8v3", "turbo:k4v3", "turbo8", "turbo5", "turbo4",
+    "turbo3", "turbo4v2",   "tcq5",       "tcq4",       "tcq3",   "tcq2",   "affine8",
 };
 
 typedef struct info_options {

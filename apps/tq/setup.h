@@ -37,8 +37,8 @@ typedef struct setup {
     {                                                                                              \
         .group = "Cache and machine", .name = "kv", .meta = "SCHEME", .kind = ARG_STRING,          \
         .dst = &(s).kv,                                                                            \
-        .help = "how keys and values are stored: f32, f16, bf16 or turbo:kKvV with K of 2 4 5 8 "  \
-                "and V of 2 3 4 5 8 bits (default " SETUP_DEFAULT_KV ")"                           \
+        .help = "how keys and values are stored: f32, f16, bf16, turbo:kKvV, turboB, tcqB and "    \
+                "more, see tq(1) (default " SETUP_DEFAULT_KV ")"                                   \
     }
 #define OPT_CTX(s)                                                                                 \
     {                                                                                              \

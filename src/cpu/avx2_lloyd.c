@@ -3,10 +3,11 @@
  *
  * The format fixes the order of each group's sum of squares, so a group cannot be summed across
  * lanes. Instead eight groups (rows of 64, 128 and 256 are taken 4, 2 and 1 at a time) are
- * transposed: lane i then sums group i in order. Rows whose sums overflow go through the
- * reference.
+ * transposed: lane i then sums group i in order. Rows of other lengths are padded to whole tiles.
+ * Rows whose sums overflow go through the reference.
  */
 #include "cpu/avx2.h"
+#include "codec.h"
 #include "cpu/avx2_codec.h"
 #include "cpu/avx2_rotated.h"
 
@@ -24,19 +25,23 @@ TQ_INLINE void rotate_row(float *y, const float *x, uint32_t dim)
     case 256:
         tq_hadamard(y, x, 256, tq_sign_table(256), NULL);
         break;
-    default:
+    case 512:
         tq_hadamard(y, x, 512, tq_sign_table(512), NULL);
+        break;
+    default:
+        memcpy(y, x, dim * sizeof(float));
+        tq_avx2_rotate(y, dim);
         break;
     }
 }
 
-/* The dimensions that Lloyd values have. */
-static int is_lloyd_dim(uint32_t dim)
+/* Powers of two with a transform in registers. */
+static int is_direct(uint32_t dim)
 {
     return dim == 64 || dim == 128 || dim == 256 || dim == 512;
 }
 
-/* Other dimensions; no format's bytes are made here. */
+/* The steps around the transform of other dimensions, in the order of rotate.c. */
 static void scale_by(float *x, uint32_t dim, const float *sign, float scale)
 {
     const __m256 scale8 = _mm256_set1_ps(scale);
@@ -48,7 +53,7 @@ static void scale_by(float *x, uint32_t dim, const float *sign, float scale)
 
 void tq_avx2_rotate(float *x, uint32_t dim)
 {
-    if (is_lloyd_dim(dim)) {
+    if (is_direct(dim)) {
         rotate_row(x, x, dim);
         return;
     }
@@ -59,7 +64,7 @@ void tq_avx2_rotate(float *x, uint32_t dim)
 
 void tq_avx2_unrotate(float *x, uint32_t dim)
 {
-    if (!is_lloyd_dim(dim)) {
+    if (!is_direct(dim)) {
         tq_avx2_hadamard(x, dim);
         scale_by(x, dim, tq_sign_table(dim), tq_rotate_scale(dim));
         return;
@@ -209,25 +214,26 @@ TQ_INLINE void encode_lloyd(const tq_codec *c, tq_planes dst, const float *src, 
                             size_t n, int b)
 {
     const int strict = (c->flags & TQ_CODEC_STRICT) != 0;
-    const size_t rows_per_pass = c->dim < TILE ? TILE / c->dim : 1;
-    const uint32_t n_tiles = c->dim > TILE ? c->dim / TILE : 1;
+    const size_t rows_per_pass = TILE % c->dim == 0 ? TILE / c->dim : 1;
+    const uint32_t n_tiles = (c->dim + TILE - 1) / TILE;
+    const size_t padded = (size_t)n_tiles * TILE;
     const __m256 inf = _mm256_set1_ps(INFINITY);
-    float y[512];
-    uint8_t codes[512];
-    uint16_t scale16[16];
+    float y[TQ_DIM_MAX];
+    uint8_t codes[TQ_DIM_MAX];
+    uint16_t scale16[TQ_DIM_MAX / TQ_GROUP];
     search_tree tree;
 
     if (b > LINEAR_BITS)
         search_tree_init(&tree, tq_lloyd_get((uint32_t)b)->boundary, b);
     for (size_t row = 0; row < n; row += rows_per_pass) {
         size_t rows = n - row < rows_per_pass ? n - row : rows_per_pass;
-        __m256 sum[2];
+        __m256 sum[TQ_DIM_MAX / TILE];
         int finite = 0xff;
 
         for (size_t i = 0; i < rows; i++)
             rotate_row(y + i * c->dim, src + (row + i) * src_stride, c->dim);
-        if (rows < rows_per_pass)
-            memset(y + rows * c->dim, 0, (rows_per_pass - rows) * c->dim * sizeof(float));
+        if (rows * c->dim < padded)
+            memset(y + rows * c->dim, 0, (padded - rows * c->dim) * sizeof(float));
         for (uint32_t tile = 0; tile < n_tiles; tile++) {
             sum[tile] = sum_squares8(y + tile * TILE);
             finite &= _mm256_movemask_ps(_mm256_cmp_ps(sum[tile], inf, _CMP_LT_OQ));

@@ -126,6 +126,19 @@ const tq_kernels *tq_kernels_get(uint32_t isa_mask)
     return &tq_kernels_scalar;
 }
 
+const tq_kernels *tq_kernels_grouped(uint32_t isa_mask, uint32_t dim)
+{
+    const tq_kernels *k = tq_kernels_get(isa_mask);
+
+    if (k == &tq_kernels_scalar || dim == 64 || dim == 128 || dim == 256 || dim == 512)
+        return k;
+#if defined(TQ_HAVE_AVX2)
+    if (dim % 64 == 0)
+        return &tq_kernels_avx2;
+#endif
+    return &tq_kernels_scalar;
+}
+
 /* ---- Introspection: the entries by name ---- */
 
 typedef struct entry {

@@ -2,8 +2,8 @@
 /* neon_attn.c — softmax and matrix product for NEON, and the attention table of this ISA.
  *
  * exp and tanh use the polynomials of avx2_attn.c. The micro-kernel of the product holds a block
- * of 6 x 16 results in 24 registers. Preparing queries and packing tiles are the reference's: they
- * take no time that could be measured.
+ * of 6 x 16 results in 24 registers. Preparing most queries and packing tiles are the reference's:
+ * they take no time that could be measured.
  */
 #include "cpu/neon_attn.h"
 
@@ -139,8 +139,8 @@ const tq_attn_kernels tq_attn_kernels_neon = {
              [TQ_KAFFINE4] = tq_scalar_prep_affine,
              [TQ_KAFFINE5] = tq_scalar_prep_affine,
              [TQ_KAFFINE8] = tq_scalar_prep_affine,
-             TQ_NORM_ENTRIES(tq_scalar_prep_norm),
-             TQ_TCQ_ENTRIES(tq_scalar_prep_norm),
+             TQ_NORM_ENTRIES(tq_neon_prep_norm),
+             TQ_TCQ_ENTRIES(tq_neon_prep_norm),
              TQ_MSE_ENTRIES(tq_scalar_prep_rotated),
              TQ_PROD_ENTRIES(tq_scalar_prep_rotated),
              TQ_UNIFORM_ENTRIES(tq_scalar_prep_float)},
@@ -151,8 +151,8 @@ const tq_attn_kernels tq_attn_kernels_neon = {
               [TQ_KAFFINE4] = tq_neon_score_k4,
               [TQ_KAFFINE5] = tq_neon_score_k5,
               [TQ_KAFFINE8] = tq_neon_score_k8,
-              TQ_NORM_ENTRIES(tq_scalar_score_rotated),
-              TQ_TCQ_ENTRIES(tq_scalar_score_rotated),
+              TQ_NORM_ENTRIES(tq_neon_score_norm),
+              TQ_TCQ_ENTRIES(tq_neon_score_norm),
               TQ_MSE_ENTRIES(tq_scalar_score_rotated),
               TQ_PROD_ENTRIES(tq_scalar_score_rotated),
               TQ_UNIFORM_ENTRIES(tq_scalar_score_float)},
@@ -164,8 +164,8 @@ const tq_attn_kernels tq_attn_kernels_neon = {
               [TQ_KLLOYD4] = tq_neon_weigh_v4,
               [TQ_KLLOYD5] = tq_neon_weigh_v5,
               [TQ_KLLOYD8] = tq_neon_weigh_v8,
-              TQ_NORM_ENTRIES(tq_scalar_weigh),
-              TQ_TCQ_ENTRIES(tq_scalar_weigh),
+              TQ_NORM_ENTRIES(tq_neon_weigh_norm),
+              TQ_TCQ_ENTRIES(tq_neon_weigh_norm),
               TQ_MSE_ENTRIES(tq_scalar_weigh),
               TQ_PROD_ENTRIES(tq_scalar_weigh),
               TQ_UNIFORM_ENTRIES(tq_scalar_weigh)},

@@ -14,6 +14,11 @@ tq_weigh_fn tq_neon_weigh_f32, tq_neon_weigh_f16, tq_neon_weigh_bf16;
 tq_weigh_fn tq_neon_weigh_v2, tq_neon_weigh_v3, tq_neon_weigh_v4, tq_neon_weigh_v5,
     tq_neon_weigh_v8;
 
+/* neon_attn_levels.c: norm-codebook and trellis */
+tq_prep_fn tq_neon_prep_norm;
+tq_score_fn tq_neon_score_norm;
+tq_weigh_fn tq_neon_weigh_norm;
+
 /* Eight stored numbers as f32. */
 TQ_INLINE float32x4x2_t tq_load8_f32(const uint8_t *p)
 {

@@ -8,6 +8,7 @@
  */
 #include "cpu/neon.h"
 #include "cpu/neon_codec.h"
+#include "cpu/neon_rotated.h"
 
 #define BY_DIM(dim, call)                                                                          \
     switch (dim) {                                                                                 \
@@ -39,21 +40,35 @@ static int is_lloyd_dim(uint32_t dim)
     return dim == 64 || dim == 128 || dim == 256 || dim == 512;
 }
 
+/* Rotation of the other dimensions. */
+static void scale_by(float *x, uint32_t dim, float scale, const float *sign)
+{
+    for (uint32_t j = 0; j < dim; j += 4) {
+        float32x4_t v = vld1q_f32(x + j);
+        v = scale != 1 ? vmulq_n_f32(v, scale) : v;
+        vst1q_f32(x + j, sign ? vmulq_f32(v, vld1q_f32(sign + j)) : v);
+    }
+}
+
 void tq_neon_rotate(float *x, uint32_t dim)
 {
-    if (is_lloyd_dim(dim))
+    if (is_lloyd_dim(dim)) {
         rotate_row(x, x, dim);
-    else
-        tq_rotate_f32(x, dim);
+        return;
+    }
+    scale_by(x, dim, 1, tq_sign_table(dim));
+    tq_neon_hadamard(x, dim);
+    scale_by(x, dim, tq_rotate_scale(dim), NULL);
 }
 
 void tq_neon_unrotate(float *x, uint32_t dim)
 {
-    if (!is_lloyd_dim(dim)) {
-        tq_unrotate_f32(x, dim);
+    if (is_lloyd_dim(dim)) {
+        BY_DIM(dim, UNROTATE)
         return;
     }
-    BY_DIM(dim, UNROTATE)
+    tq_neon_hadamard(x, dim);
+    scale_by(x, dim, tq_rotate_scale(dim), tq_sign_table(dim));
 }
 
 /* Lane i: the sum of squares of y[i][0..31], in order. */

@@ -8,9 +8,9 @@
  * RAW ROWS. f32 as they are; f16 and bf16 nearest even, values beyond the largest finite number
  * of the type become that number (65504, 0x7f7f).
  *
- * AFFINE KEYS, per group of 32 values x, unrotated. bits 8: M = 254, lo = -127, hi = 127, codes
- * are two's complement. bits 2, 4, 5: M = 2^bits - 1, lo = 0, hi = M. eps = f32(1e-8).
- *     mn = min x, mx = max x             s = (mx - mn) / M + 0         d = s + eps
+ * AFFINE KEYS, per group of 32 values x (the last of a row may be shorter), unrotated. bits 8: M =
+ * 254, lo = -127, hi = 127, codes are two's complement. bits 2, 4, 5: M = 2^bits - 1, lo = 0, hi =
+ * M. eps = f32(1e-8). mn = min x, mx = max x             s = (mx - mn) / M + 0         d = s + eps
  *     bits 8:  Z = rint((mx + mn) / (2 * d)) + 0      others:  Z = rint(mn / d) + 0
  *     code[i] = clamp(rint(x[i] / d - Z), lo, hi)     scale = f16(s)   zero = f16(Z)
  * "+ 0" turns -0 into +0 and changes nothing else. clamp(v) = min(max(v, lo), hi); a NaN (strict
@@ -34,9 +34,9 @@
  * So the standard decoder is within one step t of x, except that values whose f16-sized grid
  * cannot reach them saturate: decoded values stay finite, below 2^28 in magnitude.
  *
- * LLOYD VALUES, per row: y = R x (rotate.c), then per group of 32
+ * LLOYD VALUES, per row: y = R x (rotate.c), then per group of n = 32, the last perhaps fewer
  *     t = 0;  for j in order:  t = y[j] * y[j] + t       (two roundings)
- *     r = sqrt(t * 0.03125)      v[j] = y[j] / (r + eps)
+ *     r = sqrt(t / n)            v[j] = y[j] / (r + eps)
  *     code[j] = number of boundaries b with v[j] > b     scale = f16(r)
  *     decoded = R^T (centroid[code] * scale)
  * GUARD of values, off in strict mode:
@@ -45,6 +45,7 @@
  *   2. f16(r) of r >= 65520 is 65504 instead of Inf; codes still come from the true r.
  */
 #include "cpu/scalar.h"
+#include "codec.h"
 #include "f16.h"
 #include "pack.h"
 #include "rotate.h"
@@ -76,24 +77,24 @@ static float clampf(float v, float lo, float hi)
     return v < hi ? v : hi;
 }
 
-static void min_max(const float *x, float *mn, float *mx)
+static void min_max(const float *x, uint32_t n, float *mn, float *mx)
 {
     *mn = x[0];
     *mx = x[0];
-    for (uint32_t i = 1; i < TQ_GROUP; i++) {
+    for (uint32_t i = 1; i < n; i++) {
         *mn = x[i] < *mn ? x[i] : *mn;
         *mx = x[i] > *mx ? x[i] : *mx;
     }
 }
 
-static void affine_codes(uint8_t *codes, const float *x, float d, float z, affine_rule rule,
-                         uint32_t bits)
+static void affine_codes(uint8_t *codes, const float *x, uint32_t n, float d, float z,
+                         affine_rule rule, uint32_t bits)
 {
     uint8_t idx[TQ_GROUP];
 
-    for (uint32_t i = 0; i < TQ_GROUP; i++)
+    for (uint32_t i = 0; i < n; i++)
         idx[i] = (uint8_t)(int)clampf(rintf(x[i] / d - z), rule.lo, rule.hi);
-    tq_pack(codes, idx, TQ_GROUP, bits);
+    tq_pack(codes, idx, n, bits);
 }
 
 /* The smallest f16 number >= x > 0, at most 65504. */
@@ -106,23 +107,23 @@ static uint16_t f16_ceil(float x)
 }
 
 static void affine_group_guarded(uint8_t *codes, uint8_t *scale, uint8_t *zero, const float *src,
-                                 float mn, float mx, uint32_t bits)
+                                 uint32_t n, float mn, float mx, uint32_t bits)
 {
     affine_rule rule = affine_rule_of(bits);
     float bound = 32752.0f * rule.m;
     float s = (mx - mn) / rule.m;
-    float x[TQ_GROUP];
+    float x[TQ_GROUP] = {0};
 
-    for (uint32_t i = 0; i < TQ_GROUP; i++)
+    for (uint32_t i = 0; i < n; i++)
         x[i] = s < TQ_GUARD_SCALE_MAX ? src[i] : clampf(src[i], -bound, bound);
     if (!(s < TQ_GUARD_SCALE_MAX)) {
-        min_max(x, &mn, &mx);
+        min_max(x, n, &mn, &mx);
         s = (mx - mn) / rule.m;
     }
 
     if (mn == mx && fabsf(mn) <= TQ_F16_MAX) {
         static const uint8_t zeros[TQ_GROUP];
-        tq_pack(codes, zeros, TQ_GROUP, bits);
+        tq_pack(codes, zeros, n, bits);
         tq_store_le16(scale, tq_f16_from_f32(fabsf(mn)));
         tq_store_le16(zero, tq_f16_from_f32(mn < 0 ? -1.0f : 1.0f));
         return;
@@ -134,30 +135,36 @@ static void affine_group_guarded(uint8_t *codes, uint8_t *scale, uint8_t *zero, 
     float z = rintf((bits == 8 ? mx * 0.5f + mn * 0.5f : mn) / t) + 0.0f;
 
     z = clampf(z, -TQ_GUARD_ZERO_MAX, TQ_GUARD_ZERO_MAX);
-    affine_codes(codes, x, t, z, rule, bits);
+    affine_codes(codes, x, n, t, z, rule, bits);
     tq_store_le16(scale, h);
     tq_store_le16(zero, tq_f16_from_f32(z));
 }
 
-void tq_affine_group_encode(uint8_t *codes, uint8_t *scale, uint8_t *zero, const float *x,
-                            uint32_t bits, int strict)
+static void affine_group_encode(uint8_t *codes, uint8_t *scale, uint8_t *zero, const float *x,
+                                uint32_t n, uint32_t bits, int strict)
 {
     affine_rule rule = affine_rule_of(bits);
     float mn, mx;
 
-    min_max(x, &mn, &mx);
+    min_max(x, n, &mn, &mx);
     float s = (mx - mn) / rule.m + 0.0f;
     float d = s + TQ_EPS;
     float z = rintf(bits == 8 ? (mx + mn) / (2.0f * d) : mn / d) + 0.0f;
 
     if (!strict && (!(s < TQ_GUARD_SCALE_MAX) || !(fabsf(z) <= TQ_GUARD_ZERO_MAX) ||
                     (s < TQ_GUARD_SCALE_MIN && (mn > 0 || mx < 0)))) {
-        affine_group_guarded(codes, scale, zero, x, mn, mx, bits);
+        affine_group_guarded(codes, scale, zero, x, n, mn, mx, bits);
         return;
     }
-    affine_codes(codes, x, d, z, rule, bits);
+    affine_codes(codes, x, n, d, z, rule, bits);
     tq_store_le16(scale, tq_f16_from_f32(s));
     tq_store_le16(zero, tq_f16_from_f32(z));
+}
+
+void tq_affine_group_encode(uint8_t *codes, uint8_t *scale, uint8_t *zero, const float *x,
+                            uint32_t bits, int strict)
+{
+    affine_group_encode(codes, scale, zero, x, TQ_GROUP, bits, strict);
 }
 
 static void encode_affine(const tq_codec *c, tq_planes dst, const float *src, size_t src_stride,
@@ -167,10 +174,11 @@ static void encode_affine(const tq_codec *c, tq_planes dst, const float *src, si
 
     for (size_t row = 0; row < n; row++) {
         for (uint32_t g = 0; g < c->n_groups; g++)
-            tq_affine_group_encode(dst.codes + row * dst.codes_stride + (size_t)g * 4 * c->bits,
-                                   dst.scale + row * dst.scale_stride + (size_t)g * 2,
-                                   dst.zero + row * dst.zero_stride + (size_t)g * 2,
-                                   src + row * src_stride + (size_t)g * TQ_GROUP, c->bits, strict);
+            affine_group_encode(dst.codes + row * dst.codes_stride + (size_t)g * 4 * c->bits,
+                                dst.scale + row * dst.scale_stride + (size_t)g * 2,
+                                dst.zero + row * dst.zero_stride + (size_t)g * 2,
+                                src + row * src_stride + (size_t)g * TQ_GROUP,
+                                tq_group_size(c->dim, g), c->bits, strict);
     }
 }
 
@@ -186,10 +194,11 @@ static void decode_affine(const tq_codec *c, float *dst, size_t dst_stride, tq_c
             const uint8_t *zero = src.zero + row * src.zero_stride + (size_t)g * 2;
             float s = tq_f32_from_f16(tq_load_le16(scale));
             float z = tq_f32_from_f16(tq_load_le16(zero));
+            const uint32_t size = tq_group_size(c->dim, g);
 
-            tq_unpack(idx, src.codes + row * src.codes_stride + (size_t)g * 4 * c->bits, TQ_GROUP,
+            tq_unpack(idx, src.codes + row * src.codes_stride + (size_t)g * 4 * c->bits, size,
                       c->bits);
-            for (uint32_t i = 0; i < TQ_GROUP; i++) {
+            for (uint32_t i = 0; i < size; i++) {
                 float code = c->bits == 8 ? (float)(int8_t)idx[i] : (float)idx[i];
                 out[i] = (code + z) * s;
             }
@@ -218,11 +227,11 @@ static int rotate_and_sum(float *y, float *sum, const float *x, uint32_t dim, fl
     for (uint32_t j = 0; j < dim; j++)
         y[j] = x[j] * factor;
     tq_rotate_f32(y, dim);
-    for (uint32_t g = 0; g < dim / TQ_GROUP; g++) {
+    for (uint32_t j = 0; j < dim; sum++) {
         float t = 0;
-        for (uint32_t j = g * TQ_GROUP; j < (g + 1) * TQ_GROUP; j++)
+        for (uint32_t end = j + tq_group_size(dim, j / TQ_GROUP); j < end; j++)
             t = y[j] * y[j] + t;
-        sum[g] = t;
+        *sum = t;
         finite &= t < INFINITY;
     }
     return finite;
@@ -232,23 +241,24 @@ void tq_lloyd_row_encode(uint8_t *codes, uint8_t *scale, const float *x, uint32_
                          uint32_t bits, int strict)
 {
     const tq_lloyd_table *table = tq_lloyd_get(bits);
-    float y[512];
-    float sum[512 / TQ_GROUP];
+    float y[TQ_DIM_MAX];
+    float sum[TQ_DIM_MAX / TQ_GROUP];
     float back = 1.0f;
 
-    assert(table && dim <= 512);
+    assert(table && dim <= TQ_DIM_MAX);
     if (!rotate_and_sum(y, sum, x, dim, 1.0f) && !strict) {
         rotate_and_sum(y, sum, x, dim, 0x1p-80f);
         back = 0x1p80f;
     }
-    for (uint32_t g = 0; g < dim / TQ_GROUP; g++) {
+    for (uint32_t g = 0; g * TQ_GROUP < dim; g++) {
+        const uint32_t size = tq_group_size(dim, g);
         uint8_t idx[TQ_GROUP];
-        float r = sqrtf(sum[g] * 0.03125f);
+        float r = sqrtf(sum[g] / (float)size);
         float d = r + TQ_EPS;
 
-        for (uint32_t j = 0; j < TQ_GROUP; j++)
+        for (uint32_t j = 0; j < size; j++)
             idx[j] = lloyd_code(table, y[g * TQ_GROUP + j] / d);
-        tq_pack(codes + (size_t)g * 4 * bits, idx, TQ_GROUP, bits);
+        tq_pack(codes + (size_t)g * 4 * bits, idx, size, bits);
         tq_store_le16(scale + (size_t)g * 2,
                       strict ? tq_f16_from_f32(r) : tq_f16_from_f32_sat(r * back));
     }
@@ -275,10 +285,11 @@ static void decode_rotated_lloyd(const tq_codec *c, float *dst, size_t dst_strid
             float *out = dst + row * dst_stride + (size_t)g * TQ_GROUP;
             const uint8_t *scale = src.scale + row * src.scale_stride + (size_t)g * 2;
             float s = tq_f32_from_f16(tq_load_le16(scale));
+            const uint32_t size = tq_group_size(c->dim, g);
 
-            tq_unpack(idx, src.codes + row * src.codes_stride + (size_t)g * 4 * c->bits, TQ_GROUP,
+            tq_unpack(idx, src.codes + row * src.codes_stride + (size_t)g * 4 * c->bits, size,
                       c->bits);
-            for (uint32_t i = 0; i < TQ_GROUP; i++)
+            for (uint32_t i = 0; i < size; i++)
                 out[i] = table->centroid[idx[i]] * s;
         }
     }

@@ -15,8 +15,15 @@ tq_decode_fn tq_scalar_decode_tcq, tq_scalar_decode_rotated_tcq;
 tq_encode_fn tq_scalar_encode_uniform, tq_scalar_encode_fork;
 tq_decode_fn tq_scalar_decode_uniform, tq_scalar_decode_fork, tq_scalar_decode_rotated_fork;
 
-/* Elements that share a scale. */
+/* Elements of affine keys and Lloyd values that share a scale. */
 #define TQ_GROUP 32u
+
+/* The same for group g of a row; the last one has what is left. */
+static inline uint32_t tq_group_size(uint32_t dim, uint32_t g)
+{
+    const uint32_t left = dim - g * TQ_GROUP;
+    return left < TQ_GROUP ? left : TQ_GROUP;
+}
 
 /* Limits of the guard for affine keys; scalar.c says where it acts. */
 #define TQ_GUARD_SCALE_MAX 65520.0f        /* from here on f16(s) is Inf */
@@ -28,7 +35,7 @@ tq_decode_fn tq_scalar_decode_uniform, tq_scalar_decode_fork, tq_scalar_decode_r
 void tq_affine_group_encode(uint8_t *codes, uint8_t *scale, uint8_t *zero, const float *x,
                             uint32_t bits, int strict);
 
-/* One value row x [dim]. codes [dim*bits/8], scale [dim/32] f16. */
+/* One value row x [dim]. codes [dim*bits/8], scale [ceil(dim/32)] f16. */
 void tq_lloyd_row_encode(uint8_t *codes, uint8_t *scale, const float *x, uint32_t dim,
                          uint32_t bits, int strict);
 

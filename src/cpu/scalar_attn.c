@@ -5,6 +5,7 @@
  * this file knows no packed layout except that of affine keys, which are scored as integers.
  */
 #include "cpu/scalar_attn.h"
+#include "cpu/scalar.h"
 #include "f16.h"
 #include "pack.h"
 
@@ -13,7 +14,6 @@
 #include <string.h>
 
 #define DIM_MAX   1024u
-#define GROUP     32u
 #define QUERY_MAX 32767.0f
 
 static tq_const_planes token(tq_const_planes p, uint32_t t)
@@ -94,10 +94,11 @@ void tq_scalar_prep_affine(const tq_codec *k, void *prep, const float *q, uint32
 {
     int16_t *q16 = prep;
     float *meta = (float *)(void *)(q16 + (size_t)n_rows * k->dim);
-    for (size_t g = 0; g < (size_t)n_rows * k->n_groups; g++, q += GROUP, q16 += GROUP) {
+    for (size_t g = 0; g < (size_t)n_rows * k->n_groups; g++) {
+        const uint32_t size = tq_group_size(k->dim, (uint32_t)(g % k->n_groups));
         float max = 0;
         int finite = 1;
-        for (uint32_t j = 0; j < GROUP; j++) {
+        for (uint32_t j = 0; j < size; j++) {
             float a = fabsf(q[j]);
             finite &= a <= FLT_MAX;
             max = a > max ? a : max;
@@ -105,12 +106,14 @@ void tq_scalar_prep_affine(const tq_codec *k, void *prep, const float *q, uint32
         /* Below this the reciprocal could overflow, and no f32 score would notice. */
         float inverse = finite && max >= 0x1p-100f ? QUERY_MAX / max : 0;
         int32_t sum = 0;
-        for (uint32_t j = 0; j < GROUP; j++) {
+        for (uint32_t j = 0; j < size; j++) {
             q16[j] = inverse > 0 ? (int16_t)rintf(q[j] * inverse) : 0;
             sum += q16[j];
         }
         meta[2 * g] = !finite ? NAN : inverse > 0 ? max / QUERY_MAX : 0;
         meta[2 * g + 1] = meta[2 * g] * (float)sum;
+        q += size;
+        q16 += size;
     }
 }
 
@@ -133,7 +136,8 @@ void tq_scalar_score_affine(const tq_codec *k, float *s, const void *prep, uint3
             float sum = 0;
             for (uint32_t g = 0; g < n_groups; g++) {
                 int32_t dot = 0;
-                for (uint32_t j = g * GROUP; j < (g + 1) * GROUP; j++)
+                const uint32_t start = g * TQ_GROUP, end = start + tq_group_size(d, g);
+                for (uint32_t j = start; j < end; j++)
                     dot += q16[j] * (k->bits == 8 ? (int8_t)idx[j] : idx[j]);
                 float scale = tq_f32_from_f16(tq_load_le16(p.scale + 2 * g));
                 float zero = tq_f32_from_f16(tq_load_le16(p.zero + 2 * g));

@@ -28,8 +28,8 @@ int main(int argc, char **argv)
     window.d_head = 128;
     gen_model unknown = gen_model_of("mamba");
     gen_model odd_head = gen_model_of("llama");
-    odd_head.d_head = 48;
+    odd_head.d_head = 88;
     return write_one(argv[1], "tiny.gguf", &good) | write_one(argv[1], "llama.gguf", &window) |
            write_one(argv[1], "unknown.gguf", &unknown) |
-           write_one(argv[1], "head48.gguf", &odd_head);
+           write_one(argv[1], "head88.gguf", &odd_head);
 }

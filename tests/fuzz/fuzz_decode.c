@@ -114,14 +114,14 @@ static void as_rows(const tq_codec *ref, const uint8_t *bytes, size_t n_bytes)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const uint32_t group_dims[] = {64, 128, 256, 512};
+    static const uint32_t group_dims[] = {64, 128, 256, 512, 16, 80, 192, 576};
     tq_codec c;
 
     if (size < 3)
         return 0;
     tq_format format = formats[data[0] % (sizeof(formats) / sizeof(formats[0]))];
     int grouped = format >= TQ_FMT_AFFINE_K2 && format <= TQ_FMT_LLOYD_V8;
-    uint32_t dim = grouped ? group_dims[data[1] % 4] : 16 + 8 * ((uint32_t)data[1] % 127);
+    uint32_t dim = grouped ? group_dims[data[1] % 8] : 16 + 8 * ((uint32_t)data[1] % 127);
     uint32_t flags = data[2];
     if (tq_codec_init(&c, format, dim, flags, 0) != TQ_OK) {
         flags = grouped ? flags & TQ_CODEC_STRICT : 0;

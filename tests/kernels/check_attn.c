@@ -24,10 +24,12 @@
 
 enum { MAX_ROWS = 13, MAX_DIM = 1024 };
 
+enum { MAX_DIMS = 11 };
+
 typedef struct format_case {
     tq_format format;
     const char *name;
-    uint32_t dims[6]; /* 0 ends */
+    uint32_t dims[MAX_DIMS]; /* 0 ends */
     int is_key, is_value;
 } format_case;
 
@@ -37,7 +39,7 @@ typedef struct format_case {
     }
 #define GROUP_DIMS                                                                                 \
     {                                                                                              \
-        64, 128, 256, 512                                                                          \
+        64, 128, 256, 512, 16, 80, 96, 192, 224, 576                                               \
     }
 
 #define ROTATED_DIMS                                                                               \
@@ -164,10 +166,10 @@ static void rounded_query(double *dst, const float *q, const tq_codec *k)
         return;
     for (uint32_t g = 0; g < k->n_groups; g++) {
         float max = 0;
-        for (uint32_t j = 32 * g; j < 32 * g + 32; j++)
+        for (uint32_t j = 32 * g; j < 32 * g + 32 && j < k->dim; j++)
             max = fmaxf(max, fabsf(q[j]));
         float inverse = max > 0 ? 32767.0f / max : 0;
-        for (uint32_t j = 32 * g; j < 32 * g + 32; j++)
+        for (uint32_t j = 32 * g; j < 32 * g + 32 && j < k->dim; j++)
             dst[j] = (double)rintf(q[j] * inverse) * (double)(max / 32767.0f);
     }
 }
@@ -213,7 +215,7 @@ static void check_score(ck *t, const format_case *f, const tq_codec *k, uint32_t
     for (size_t i = 0; i < (size_t)n_rows * k->dim; i++)
         q[i] = ck_normal(t) * (i % 64 == 5 ? 50.0f : 0.1f);
     if (n_rows > 1)
-        memset(q, 0, 32 * sizeof(float)); /* a group without anything */
+        memset(q, 0, (k->dim < 32 ? k->dim : 32) * sizeof(float)); /* a group without anything */
     for (uint32_t r = 0; r < n_rows; r++) {
         rounded_query(rounded, q + (size_t)r * k->dim, k);
         for (uint32_t i = 0; i < n; i++)
@@ -223,7 +225,7 @@ static void check_score(ck *t, const format_case *f, const tq_codec *k, uint32_t
 
     const size_t prep_bytes = tq_prep_bytes(n_rows, k->dim);
     for (size_t isa = 0; isa < t->n_isas; isa++) {
-        const tq_attn_kernels *kern = t->isas[isa].kernels->attn;
+        const tq_attn_kernels *kern = ck_kernels(t, isa, k)->attn;
         void *prep = ck_buffer(t, 4, prep_bytes, 0);
         float *s = ck_buffer(t, 5, n_rows * TQ_TILE * sizeof(float), 0);
         kern->prep[kf](k, prep, q, n_rows);
@@ -294,7 +296,7 @@ static void check_weigh(ck *t, const format_case *f, const tq_codec *v, uint32_t
     e->rounds = v->format >= TQ_FMT_LLOYD_V2 && v->format <= TQ_FMT_LLOYD_V5;
 
     for (size_t isa = 0; isa < t->n_isas; isa++) {
-        tq_weigh_fn *weigh = t->isas[isa].kernels->attn->weigh[vf];
+        tq_weigh_fn *weigh = ck_kernels(t, isa, v)->attn->weigh[vf];
         float *acc = ck_buffer(t, 5, acc_floats * sizeof(float), 0);
         memcpy(acc, first, acc_floats * sizeof(float));
         weigh(v, acc, stride, w, alpha, n_rows, values, n);
@@ -335,7 +337,7 @@ static void check_format(ck *t, const format_case *f, int is_value)
     if (!ck_wants(t, entry))
         return;
     quality e = {{0}, 0, 0};
-    for (int d = 0; d < 6 && f->dims[d]; d++) {
+    for (int d = 0; d < MAX_DIMS && f->dims[d]; d++) {
         tq_codec c;
         if (tq_codec_init(&c, f->format, f->dims[d], 0, TQ_ISA_SCALAR) != TQ_OK) {
             ck_check(t, 0, entry, "scalar", "no codec for dim %u", f->dims[d]);
@@ -343,7 +345,7 @@ static void check_format(ck *t, const format_case *f, int is_value)
         }
         for (size_t i = 0; i < n_rc * n_tc; i++) {
             /* All pairs at one dimension, a diagonal at the others. */
-            if (f->dims[d] != 128 && i % 7 != (size_t)d)
+            if (f->dims[d] != 128 && i % 7 != (size_t)d % 7)
                 continue;
             uint32_t n_rows = row_counts[i / n_tc], n = token_counts[i % n_tc];
             if (is_value)

@@ -25,9 +25,10 @@ typedef struct format_case {
     {                                                                                              \
         16, 24, 40, 64, 80, 136, 576, 1024                                                         \
     }
+/* Dimensions with vector kernels everywhere, then whole groups, then a short last group. */
 #define GROUP_DIMS                                                                                 \
     {                                                                                              \
-        64, 128, 256, 512                                                                          \
+        64, 128, 256, 512, 32, 96, 192, 288, 576, 1024, 16, 24, 72, 80, 144                        \
     }
 
 /* All of docs/format.md 5.4, and some of them for the slower encoders. */
@@ -248,7 +249,7 @@ static void check_encode(ck *t, const format_case *f, const tq_codec *c, size_t 
     tq_kernels_scalar.codec->encode[kfmt](c, want, src, stride, n);
     for (size_t i = 1; i < t->n_isas; i++) {
         tq_planes got = make_planes(t, c, &l, 4, n);
-        t->isas[i].kernels->codec->encode[kfmt](c, got, src, stride, n);
+        ck_kernels(t, i, c)->codec->encode[kfmt](c, got, src, stride, n);
         ck_check(t, same_planes(c, &l, want, got, n), entry, t->isas[i].name,
                  "dim %u, n %zu, flags %u, split %d", c->dim, n, c->flags, l.split);
     }
@@ -295,7 +296,7 @@ static void check_decode(ck *t, const format_case *f, const tq_codec *c, size_t 
     const tq_codec_kernels *ref = tq_kernels_scalar.codec;
     (rotated ? ref->decode_rotated : ref->decode)[kfmt](c, want, stride, to_const(src), n);
     for (size_t i = 1; i < t->n_isas; i++) {
-        const tq_codec_kernels *k = t->isas[i].kernels->codec;
+        const tq_codec_kernels *k = ck_kernels(t, i, c)->codec;
         float *got = ck_buffer(t, 4, dst_floats * sizeof(float), l.at_start);
         (rotated ? k->decode_rotated : k->decode)[kfmt](c, got, stride, to_const(src), n);
         ck_check(t, ck_same_floats(want, got, dst_floats), entry, t->isas[i].name,

@@ -187,6 +187,16 @@ double ck_bench(ck *t, const char *entry, const char *isa, void (*call)(void *ar
 /* ---- The program ---- */
 
 /* only: NULL, or the one ISA to take beside scalar. */
+const tq_kernels *ck_kernels(const ck *t, size_t i, const tq_codec *c)
+{
+    const tq_kernels *k = t->isas[i].kernels;
+    const int grouped = c->format >= TQ_FMT_AFFINE_K2 && c->format <= TQ_FMT_LLOYD_V8;
+
+    return !grouped || tq_kernels_grouped(k->isa, c->dim)->isa == k->isa
+               ? k
+               : tq_kernels_grouped(k->isa, c->dim);
+}
+
 static void find_isas(ck *t, const char *only)
 {
     uint32_t here = tq_isa_detect();

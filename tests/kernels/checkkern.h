@@ -68,4 +68,8 @@ int ck_same_floats(const float *a, const float *b, size_t n);
 
 extern const ck_module ck_module_codec, ck_module_attn, ck_module_tile;
 
+/* The table of ISA i as a codec of its mask uses it: affine keys and Lloyd values have vector
+ * kernels for some dimensions only. */
+const tq_kernels *ck_kernels(const ck *t, size_t i, const tq_codec *c);
+
 #endif

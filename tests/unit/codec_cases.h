@@ -37,12 +37,12 @@ static const struct {
 
 #define N_CASE_FORMATS (sizeof(case_formats) / sizeof(case_formats[0]))
 
-static const uint32_t case_group_dims[] = {64, 128, 256, 512};
+static const uint32_t case_group_dims[] = {64, 128, 256, 512, 16, 80, 192, 576};
 static const uint32_t case_raw_dims[] = {16, 40, 80, 128, 192, 576, 1024};
 
 static inline size_t case_n_dims(size_t f)
 {
-    return case_formats[f].kind == CASE_GROUPS ? 4 : 7;
+    return case_formats[f].kind == CASE_GROUPS ? 8 : 7;
 }
 
 /* The raw dimensions are ones that are rotated too. */

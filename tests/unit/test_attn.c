@@ -155,7 +155,8 @@ static void dimensions_may_differ(void **state)
         uint32_t d_k, d_v;
     } dims[] = {{"f32", 16, 1024},        {"f16", 576, 512},        {"bf16", 80, 24},
                 {"f32", 40, 8 * 3},       {"turbo:k8v3", 64, 512},  {"turbo:k8v3", 256, 64},
-                {"turbo:k5v5", 512, 128}, {"turbo:k2v8", 128, 256}, {"f16", 192, 128}};
+                {"turbo:k5v5", 512, 128}, {"turbo:k2v8", 128, 256}, {"f16", 192, 128},
+                {"turbo:k8v3", 192, 128}, {"turbo:k4v4", 80, 16},   {"turbo:k5v2", 24, 576}};
     for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++)
         for (uint32_t q_len = 1; q_len < 20; q_len += 9)
             assert_close((attn_case){.scheme = dims[i].scheme,

@@ -472,7 +472,7 @@ static void bad_arguments_are_refused(void **state)
     assert_int_equal(tq_attn_bounds(&layer, 7, 1, 10, &a, &b), TQ_ERR_ARG);
     assert_int_equal(tq_attn_bounds(&layer, 6, 1, 0, &a, &b), TQ_ERR_ARG);
     assert_int_equal(tq_attn_bounds(&layer, 6, 1, 10, NULL, &b), TQ_ERR_ARG);
-    layer.d_k = 80;
+    layer.d_v = 88;
     assert_int_equal(tq_attn_bounds(&layer, 6, 1, 10, &a, &b), TQ_ERR_DIM);
     attn_case_close(&c);
 }

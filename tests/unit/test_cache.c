@@ -79,8 +79,8 @@ static void refuses_bad_configurations(void **state)
         {good, 1, 4, 65537, TQ_ERR_ARG},
         {make_layer("turbo:k8v3", 0, 64, 64), 1, 4, 2, TQ_ERR_ARG},
         {make_layer("turbo:k8v3", 1025, 64, 64), 1, 4, 2, TQ_ERR_ARG},
-        {make_layer("turbo:k8v3", 2, 80, 64), 1, 4, 2, TQ_ERR_DIM},
-        {make_layer("turbo:k8v3", 2, 64, 80), 1, 4, 2, TQ_ERR_DIM},
+        {make_layer("turbo:k8v3", 2, 84, 64), 1, 4, 2, TQ_ERR_DIM},
+        {make_layer("turbo:k8v3", 2, 64, 88), 1, 4, 2, TQ_ERR_DIM},
         {make_layer("f16", 2, 12, 64), 1, 4, 2, TQ_ERR_DIM},
         {make_layer("f16", 2, 64, 1032), 1, 4, 2, TQ_ERR_DIM},
     };

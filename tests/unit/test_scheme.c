@@ -276,17 +276,18 @@ static void bytes_of_known_schemes(void **state)
         const char *scheme;
         uint32_t dim;
         size_t bytes;
-    } known[] = {{"turbo:k8v3", 64, 100},  {"turbo:k8v3", 128, 200},  {"turbo:k8v3", 512, 800},
-                 {"turbo:k4v3", 128, 136}, {"turbo:k4v2", 256, 240},  {"turbo:k8v4", 64, 108},
-                 {"turbo:k2v5", 128, 136}, {"turbo:k5v8", 512, 928},  {"turbo:k8v8", 128, 280},
-                 {"turbo:k8v2", 256, 368}, {"f16", 128, 512},         {"bf16", 80, 320},
-                 {"f32", 64, 512},         {"turbo4", 128, 132},      {"turbo3", 128, 100},
-                 {"turbo4v2", 80, 64},     {"turbo0v3", 96, 230},     {"turbo6", 576, 868},
-                 {"turbo8", 24, 52},       {"turbo4,mean", 128, 136}, {"turbo0v4,mean", 128, 324},
-                 {"tcq4", 128, 132},       {"tcq4v3", 80, 74},        {"tcq2", 1024, 516},
-                 {"affine8", 128, 272},    {"affine4", 80, 96},       {"affine4g32", 128, 160},
-                 {"affine8g128", 80, 168}, {"mse1", 128, 36},         {"prod1", 128, 36},
-                 {"prod4", 128, 136}};
+    } known[] = {{"turbo:k8v3", 64, 100},     {"turbo:k8v3", 128, 200}, {"turbo:k8v3", 512, 800},
+                 {"turbo:k4v3", 128, 136},    {"turbo:k4v2", 256, 240}, {"turbo:k8v4", 64, 108},
+                 {"turbo:k2v5", 128, 136},    {"turbo:k5v8", 512, 928}, {"turbo:k8v8", 128, 280},
+                 {"turbo:k8v2", 256, 368},    {"turbo:k8v3", 192, 300}, {"turbo:k8v3", 80, 128},
+                 {"turbo:k5v2", 24, 27},      {"turbo:k2v8", 576, 828}, {"f16", 128, 512},
+                 {"bf16", 80, 320},           {"f32", 64, 512},         {"turbo4", 128, 132},
+                 {"turbo3", 128, 100},        {"turbo4v2", 80, 64},     {"turbo0v3", 96, 230},
+                 {"turbo6", 576, 868},        {"turbo8", 24, 52},       {"turbo4,mean", 128, 136},
+                 {"turbo0v4,mean", 128, 324}, {"tcq4", 128, 132},       {"tcq4v3", 80, 74},
+                 {"tcq2", 1024, 516},         {"affine8", 128, 272},    {"affine4", 80, 96},
+                 {"affine4g32", 128, 160},    {"affine8g128", 80, 168}, {"mse1", 128, 36},
+                 {"prod1", 128, 36},          {"prod4", 128, 136}};
 
     (void)state;
     for (size_t i = 0; i < COUNT(known); i++) {
@@ -345,10 +346,10 @@ static void unequal_and_bad_dims(void **state)
     assert_int_equal(tq_scheme_bytes_per_token(&f16, 192, 128, &bytes), TQ_OK);
     assert_int_equal(bytes, 640);
     bytes = 77;
-    assert_int_equal(tq_scheme_bytes_per_token(&turbo, 80, 64, &bytes), TQ_ERR_DIM);
-    assert_int_equal(tq_scheme_bytes_per_token(&turbo, 64, 96, &bytes), TQ_ERR_DIM);
+    assert_int_equal(tq_scheme_bytes_per_token(&turbo, 84, 64, &bytes), TQ_ERR_DIM);
+    assert_int_equal(tq_scheme_bytes_per_token(&turbo, 64, 88, &bytes), TQ_ERR_DIM);
     assert_int_equal(tq_scheme_bytes_per_token(&turbo, 0, 64, &bytes), TQ_ERR_DIM);
-    assert_int_equal(tq_scheme_bytes_per_token(&turbo, 1024, 64, &bytes), TQ_ERR_DIM);
+    assert_int_equal(tq_scheme_bytes_per_token(&turbo, 1032, 64, &bytes), TQ_ERR_DIM);
     assert_int_equal(tq_scheme_bytes_per_token(&f16, 12, 64, &bytes), TQ_ERR_DIM);
     assert_int_equal(tq_scheme_bytes_per_token(&f16, 8, 64, &bytes), TQ_ERR_DIM);
     assert_int_equal(tq_scheme_bytes_per_token(&f16, 64, 1032, &bytes), TQ_ERR_DIM);

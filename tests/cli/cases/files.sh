@@ -38,9 +38,9 @@ print("flips:", bad, "crashes or silent failures;", "some refused" if refused > 
 END
 python3 flip.py "$TQ"
 # A head size that the scheme does not take; f16 takes it.
-t run -m head48.gguf -p a --kv turbo:k8v3
-t info head48.gguf --memory 1M
-t info head48.gguf --memory 1M --kv turbo:k8v3
+t run -m head88.gguf -p a --kv turbo:k8v3
+t info head88.gguf --memory 1M
+t info head88.gguf --memory 1M --kv turbo:k8v3
 # Prompts.
 printf 'caf\303\251 and \377 more' >latin.txt
 printf 'cut \303' >half.txt

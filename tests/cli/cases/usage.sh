@@ -44,7 +44,7 @@ t run --entirely-unknown
 t run -x
 t run -nX
 # Schemes and instruction sets, before the model is opened.
-for s in '' turbo4 turbo+4 turbo: turbo:k3v3 turbo:k8v3,attn=slow 'f16 ' q8_0 TURBO; do
+for s in '' turbo7 tcq8 turbo4 turbo4,tail=x turbo+4 turbo: turbo:k3v3 turbo:k8v3,attn=slow 'f16 ' q8_0 TURBO; do
     t run -m none.gguf -p a --kv "$s"
 done
 # Which sets there are depends on the machine.
