@@ -79,9 +79,10 @@ static void encode_rows(encoder *e, uint32_t rows)
     }
 }
 
-/* Rotation and fixed point of one row. Returns 0, with a block of zeros, if it counts as zero. */
-static int take_row(encoder *e, row_state *row, int16_t *p, const tq_codec *c, uint8_t *mean,
-                    const float *x)
+/* Rotation and fixed point of one row. Returns 0, with a block of zeros, if it counts as zero. Not
+ * inlined: its 8 KB of the stack are free again when the search, which needs most, begins. */
+__attribute__((noinline)) static int take_row(encoder *e, row_state *row, int16_t *p,
+                                              const tq_codec *c, uint8_t *mean, const float *x)
 {
     tq_rotated_row r;
     float room[TQ_ROW_MAX];
