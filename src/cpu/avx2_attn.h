@@ -105,18 +105,15 @@ TQ_INLINE void tq_transpose_f16(float *dst, size_t dst_stride, const uint8_t *pl
     _mm256_storeu_ps(dst + 3 * dst_stride, _mm256_cvtph_ps(_mm_unpackhi_epi64(ab, cd)));
 }
 
-/* Entries of the formats that have no AVX-512 kernels, for both tables. */
-#define TQ_AVX2_PREP_OTHERS                                                                        \
-    TQ_NORM_ENTRIES(tq_avx2_prep_norm), TQ_TCQ_ENTRIES(tq_avx2_prep_norm),                         \
-        TQ_MSE_ENTRIES(tq_avx2_prep_rotated), TQ_PROD_ENTRIES(tq_avx2_prep_rotated),               \
+/* Entries of the formats that have no kernels of their own, for AVX2 and AVX-512. */
+#define TQ_AVX2_PREP_PLAIN                                                                         \
+    TQ_MSE_ENTRIES(tq_avx2_prep_rotated), TQ_PROD_ENTRIES(tq_avx2_prep_rotated),                   \
         TQ_UNIFORM_ENTRIES(tq_avx2_prep_f32)
-#define TQ_AVX2_SCORE_OTHERS                                                                       \
-    TQ_NORM_ENTRIES(tq_avx2_score_norm), TQ_TCQ_ENTRIES(tq_avx2_score_norm),                       \
-        TQ_MSE_ENTRIES(tq_avx2_score_decoded), TQ_PROD_ENTRIES(tq_avx2_score_decoded),             \
+#define TQ_AVX2_SCORE_PLAIN                                                                        \
+    TQ_MSE_ENTRIES(tq_avx2_score_decoded), TQ_PROD_ENTRIES(tq_avx2_score_decoded),                 \
         TQ_UNIFORM_ENTRIES(tq_avx2_score_decoded)
-#define TQ_AVX2_WEIGH_OTHERS                                                                       \
-    TQ_NORM_ENTRIES(tq_avx2_weigh_norm), TQ_TCQ_ENTRIES(tq_avx2_weigh_tcq),                        \
-        TQ_MSE_ENTRIES(tq_avx2_weigh_decoded), TQ_PROD_ENTRIES(tq_avx2_weigh_decoded),             \
+#define TQ_AVX2_WEIGH_PLAIN                                                                        \
+    TQ_MSE_ENTRIES(tq_avx2_weigh_decoded), TQ_PROD_ENTRIES(tq_avx2_weigh_decoded),                 \
         TQ_UNIFORM_ENTRIES(tq_avx2_weigh_decoded)
 
 #endif

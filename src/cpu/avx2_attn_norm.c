@@ -117,13 +117,14 @@ TQ_INLINE void widen(__m256i x[2], const int8_t *level)
     x[1] = _mm256_srai_epi16(v, 8);
 }
 
-/* Element i of the result is the sum of the lanes of a[i]. */
-TQ_INLINE __m256i reduce8(const __m256i a[8])
+/* Element i of the result is the sum of the lanes of a[i]. From 576 elements on a sum may leave
+ * int32 (a key and a query that are both flat once rotated), its halves do not. */
+TQ_INLINE __m256 reduce8(const __m256i a[8])
 {
     __m256i x = _mm256_hadd_epi32(_mm256_hadd_epi32(a[0], a[1]), _mm256_hadd_epi32(a[2], a[3]));
     __m256i y = _mm256_hadd_epi32(_mm256_hadd_epi32(a[4], a[5]), _mm256_hadd_epi32(a[6], a[7]));
-    return _mm256_add_epi32(_mm256_permute2x128_si256(x, y, 0x20),
-                            _mm256_permute2x128_si256(x, y, 0x31));
+    return _mm256_add_ps(_mm256_cvtepi32_ps(_mm256_permute2x128_si256(x, y, 0x20)),
+                         _mm256_cvtepi32_ps(_mm256_permute2x128_si256(x, y, 0x31)));
 }
 
 /* Eight tokens against a block of rows. level [8][width], scale [8] of the tokens. */
@@ -160,7 +161,7 @@ TQ_INLINE void score_block(float *s, const uint8_t *prep, const int8_t *level, u
         }
         for (uint32_t i = 0; i < 8; i++)
             token_scale[i] = scale[t + i % tokens];
-        __m256 f = _mm256_mul_ps(_mm256_cvtepi32_ps(reduce8(sum)), _mm256_loadu_ps(per_row));
+        __m256 f = _mm256_mul_ps(reduce8(sum), _mm256_loadu_ps(per_row));
         _mm256_storeu_ps(out, _mm256_mul_ps(f, _mm256_loadu_ps(token_scale)));
         for (uint32_t r = 0; r < real; r++)
             memcpy(s + r * TQ_TILE + t, out + r * tokens, tokens * sizeof(float));

@@ -31,12 +31,19 @@ void tq_avx2_norm_levels(const tq_codec *c, int8_t *level, size_t stride, const 
 void tq_avx2_rotate(float *x, uint32_t dim);
 void tq_avx2_unrotate(float *x, uint32_t dim);
 
+/* A search of a wider instruction set: the codes of the best stretch of coordinates p, both with
+ * room for whole vectors (avx2_rotated.h). Returns <p, levels>. */
+typedef int32_t tq_norm_search_fn(uint8_t *code, const int16_t *p, uint32_t dim, const void *state);
+
+/* The encoders with such a search. */
+typedef void tq_norm_encode_by_fn(const tq_codec *c, tq_planes dst, const float *src,
+                                  size_t src_stride, size_t n, tq_norm_search_fn *search,
+                                  const void *state);
+tq_norm_encode_by_fn tq_avx2_encode_turbo4_by, tq_avx2_encode_turbo5_by, tq_avx2_encode_turbo6_by;
+
 /* Entries of the formats that have no AVX-512 kernels, for both tables. Includer: cpu/scalar.h. */
 #define TQ_AVX2_ENCODE_OTHERS                                                                      \
-    [TQ_KNORM2] = tq_avx2_encode_turbo2, [TQ_KNORM3] = tq_avx2_encode_turbo3,                      \
-    [TQ_KNORM4] = tq_avx2_encode_turbo4, [TQ_KNORM5] = tq_avx2_encode_turbo5,                      \
-    [TQ_KNORM6] = tq_avx2_encode_turbo6, [TQ_KNORM8] = tq_avx2_encode_turbo8,                      \
-    TQ_TCQ_ENTRIES(tq_avx2_encode_tcq), TQ_MSE_ENTRIES(tq_scalar_encode_mse),                      \
+    [TQ_KNORM8] = tq_avx2_encode_turbo8, TQ_MSE_ENTRIES(tq_scalar_encode_mse),                     \
     TQ_PROD_ENTRIES(tq_scalar_encode_prod), TQ_UNIFORM_ENTRIES(tq_scalar_encode_uniform),          \
     TQ_FORK_ENTRIES(tq_scalar_encode_fork)
 #define TQ_AVX2_DECODE_OTHERS                                                                      \

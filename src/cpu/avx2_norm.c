@@ -41,6 +41,7 @@ TQ_INLINE int32_t sum8(__m256i v)
 /* What is constant over the rows of a call. */
 typedef struct encoder {
     const tq_codebook *book;
+    uint32_t effort;
     __m256i edges[MAX_EFFORT][MAX_EDGES]; /* of each stretch, in all lanes */
     __m256i table[2];                     /* magnitudes 0..15 and 16..31, in both halves */
     tq_row_constants k;
@@ -59,6 +60,7 @@ static void encoder_init(encoder *e, const tq_codec *c)
     const tq_codebook *book = tq_codebook_get(c->bits);
 
     e->book = book;
+    e->effort = c->effort;
     e->k = tq_avx2_row_constants(c->dim, book->unit, book->frac);
     if (c->bits == 8) {
         e->k.to_num = (float)(8128.0 / (sqrt((double)c->dim) * (double)book->unit));
@@ -144,8 +146,9 @@ TQ_INLINE void try_stretches(trial *out, const int16_t *p, uint32_t dim, const e
 
 /* Codes of the best stretch, and <p, levels>. */
 TQ_INLINE int32_t search(uint8_t *code, const int16_t *p, uint32_t dim, const encoder *e,
-                         uint32_t effort, const int b)
+                         const int b)
 {
+    const uint32_t effort = e->effort;
     trial room[BATCH + 1];
     trial *best = &room[BATCH];
     float best_crit = -1;
@@ -306,8 +309,9 @@ static void rotate_tile(tile *t, const tq_codec *c, const float *src, size_t src
     }
 }
 
+/* other: a search to use instead, with its state. */
 TQ_INLINE void encode_tile(tile *t, const tq_codec *c, const encoder *e, tq_planes dst, size_t n,
-                           const int b)
+                           tq_norm_search_fn *other, const void *state, const int b)
 {
     int16_t p[ROOM];
     uint8_t code[2 * ROOM]; /* planes of the last runs are read past the row */
@@ -339,7 +343,7 @@ TQ_INLINE void encode_tile(tile *t, const tq_codec *c, const encoder *e, tq_plan
             dot = round_levels(code, p, c->dim);
         } else {
             tq_avx2_fix(p, y, c->dim, inv[i]);
-            dot = search(code, p, c->dim, e, c->effort, b);
+            dot = other ? other(code, p, c->dim, state) : search(code, p, c->dim, e, b);
         }
         t->dot[i] = (float)dot;
         pack_codes(codes, code, c, b);
@@ -353,7 +357,7 @@ TQ_INLINE void encode_tile(tile *t, const tq_codec *c, const encoder *e, tq_plan
 }
 
 TQ_INLINE void encode_norm(const tq_codec *c, tq_planes dst, const float *src, size_t src_stride,
-                           size_t n, const int b)
+                           size_t n, tq_norm_search_fn *other, const void *state, const int b)
 {
     const size_t per_tile = TILE_FLOATS / c->dim < TILE_ROWS ? TILE_FLOATS / c->dim : TILE_ROWS;
     encoder e;
@@ -366,7 +370,7 @@ TQ_INLINE void encode_norm(const tq_codec *c, tq_planes dst, const float *src, s
     for (size_t row = 0; row < n; row += per_tile) {
         const size_t rows = n - row < per_tile ? n - row : per_tile;
         rotate_tile(&t, c, src + row * src_stride, src_stride, dst, rows);
-        encode_tile(&t, c, &e, dst, rows, b);
+        encode_tile(&t, c, &e, dst, rows, other, state, b);
         dst.codes += rows * dst.codes_stride;
         dst.scale += rows * dst.scale_stride;
         if (c->zero_bytes)
@@ -528,7 +532,7 @@ void tq_avx2_decode_rotated_norm(const tq_codec *c, float *dst, size_t dst_strid
     void tq_avx2_encode_turbo##b(const tq_codec *c, tq_planes dst, const float *src,               \
                                  size_t src_stride, size_t n)                                      \
     {                                                                                              \
-        encode_norm(c, dst, src, src_stride, n, b);                                                \
+        encode_norm(c, dst, src, src_stride, n, NULL, NULL, b);                                    \
     }
 
 NORM(2)
@@ -537,3 +541,15 @@ NORM(4)
 NORM(5)
 NORM(6)
 NORM(8)
+
+#define NORM_BY(b)                                                                                 \
+    void tq_avx2_encode_turbo##b##_by(const tq_codec *c, tq_planes dst, const float *src,          \
+                                      size_t src_stride, size_t n, tq_norm_search_fn *search_row,  \
+                                      const void *state)                                           \
+    {                                                                                              \
+        encode_norm(c, dst, src, src_stride, n, search_row, state, b);                             \
+    }
+
+NORM_BY(4)
+NORM_BY(5)
+NORM_BY(6)

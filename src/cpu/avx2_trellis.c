@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-enum { CHUNK = 8 * 512, MAX_STRETCHES = 12 };
+enum { MAX_ROWS = 2 * TQ_LANES, CHUNK = 8 * 512, MAX_STRETCHES = 12 };
 
 /* A row between its rotation and its block. */
 typedef struct row_state {
@@ -28,10 +28,12 @@ typedef struct encoder {
     const tq_trellis *t;
     uint32_t dim, stride; /* of p */
     uint32_t effort;
+    tq_trellis_search16_fn *search16; /* or NULL */
+    tq_trellis_codes_fn *codes;
     tq_row_constants k;
     int16_t edge[MAX_STRETCHES][TQ_TRELLIS_LEVELS];
-    int16_t p[CHUNK + TQ_LANES * 32]; /* [rows][stride] */
-    row_state row[TQ_LANES];
+    int16_t p[CHUNK + MAX_ROWS * 32]; /* [rows][stride] */
+    row_state row[MAX_ROWS];
     uint8_t code[2][TQ_ROW_MAX + 32]; /* the best of the current row, and the one on trial */
 } encoder;
 
@@ -41,24 +43,28 @@ static void encode_rows(encoder *e, uint32_t rows)
     const uint32_t items = rows * e->effort;
     int best = 0;
 
-    for (uint32_t first = 0; first < items; first += TQ_LANES) {
-        const int16_t *p[TQ_LANES];
-        uint8_t h[TQ_LANES];
-        tq_paths paths;
+    for (uint32_t first = 0, lanes; first < items; first += lanes) {
+        const int16_t *p[2 * TQ_LANES];
+        uint8_t h[2 * TQ_LANES];
+        tq_paths paths[2];
 
-        for (uint32_t lane = 0; lane < TQ_LANES; lane++) {
+        lanes = e->search16 && items - first > TQ_LANES ? 2 * TQ_LANES : TQ_LANES;
+        for (uint32_t lane = 0; lane < lanes; lane++) {
             const uint32_t item = first + lane < items ? first + lane : first;
             p[lane] = e->p + item / e->effort * e->stride;
             h[lane] = tq_stretches[item % e->effort];
         }
-        tq_avx2_trellis_search(&paths, e->t, p, h, e->dim);
-        for (uint32_t lane = 0; lane < TQ_LANES && first + lane < items; lane++) {
+        if (lanes > TQ_LANES)
+            e->search16(paths, e->t, p, h, e->dim);
+        else
+            tq_avx2_trellis_search(paths, e->t, p, h, e->dim);
+        for (uint32_t lane = 0; lane < lanes && first + lane < items; lane++) {
             const uint32_t stretch = (first + lane) % e->effort;
             row_state *row = &e->row[(first + lane) / e->effort];
             int32_t dot, ll;
 
-            tq_avx2_trellis_codes(e->code[1 - best], &dot, &ll, e->t, &paths, lane, p[lane],
-                                  e->edge[stretch], e->dim);
+            e->codes(e->code[1 - best], &dot, &ll, e->t, &paths[lane / TQ_LANES], lane % TQ_LANES,
+                     p[lane], e->edge[stretch], e->dim);
             const float criterion = tq_row_criterion(dot, ll);
             if (stretch == 0 || criterion > row->criterion) {
                 row->criterion = criterion;
@@ -73,9 +79,10 @@ static void encode_rows(encoder *e, uint32_t rows)
     }
 }
 
-/* Rotation and fixed point of one row. Returns 0, with a block of zeros, if it counts as zero. */
-static int take_row(encoder *e, row_state *row, int16_t *p, const tq_codec *c, uint8_t *mean,
-                    const float *x)
+/* Rotation and fixed point of one row. Returns 0, with a block of zeros, if it counts as zero. Not
+ * inlined: its 8 KB of the stack are free again when the search, which needs most, begins. */
+__attribute__((noinline)) static int take_row(encoder *e, row_state *row, int16_t *p,
+                                              const tq_codec *c, uint8_t *mean, const float *x)
 {
     tq_rotated_row r;
     float room[TQ_ROW_MAX];
@@ -91,13 +98,16 @@ static int take_row(encoder *e, row_state *row, int16_t *p, const tq_codec *c, u
     return 1;
 }
 
-void tq_avx2_encode_tcq(const tq_codec *c, tq_planes dst, const float *src, size_t src_stride,
-                        size_t n)
+void tq_avx2_encode_tcq_by(const tq_codec *c, tq_planes dst, const float *src, size_t src_stride,
+                           size_t n, tq_trellis_search16_fn *search16, tq_trellis_codes_fn *codes)
 {
-    const uint32_t capacity = c->dim > CHUNK / TQ_LANES ? TQ_LANES / 2 : TQ_LANES;
+    const uint32_t most = search16 ? MAX_ROWS : TQ_LANES, fit = CHUNK / c->dim;
+    const uint32_t capacity = fit < most ? fit : most;
     uint32_t rows = 0;
     encoder e;
 
+    e.search16 = search16;
+    e.codes = codes;
     e.t = tq_trellis_get(c->bits);
     e.dim = c->dim;
     e.stride = (c->dim + 31) / 32 * 32;
@@ -118,6 +128,12 @@ void tq_avx2_encode_tcq(const tq_codec *c, tq_planes dst, const float *src, size
         }
     }
     encode_rows(&e, rows);
+}
+
+void tq_avx2_encode_tcq(const tq_codec *c, tq_planes dst, const float *src, size_t src_stride,
+                        size_t n)
+{
+    tq_avx2_encode_tcq_by(c, dst, src, src_stride, n, NULL, tq_avx2_trellis_codes);
 }
 
 static void decode(const tq_codec *c, float *dst, size_t dst_stride, tq_const_planes src, size_t n,

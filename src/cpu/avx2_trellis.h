@@ -36,6 +36,18 @@ void tq_avx2_trellis_codes(uint8_t *code, int32_t *dot, int32_t *ll, const tq_tr
 /* The planes of codes. code is padded to 32 beyond dim. */
 void tq_avx2_trellis_pack(uint8_t *planes, const uint8_t *code, const tq_trellis *t, uint32_t dim);
 
+/* The same of a wider instruction set: sixteen searches, whose paths fill two structures. */
+typedef void tq_trellis_search16_fn(tq_paths paths[2], const tq_trellis *t,
+                                    const int16_t *const p[2 * TQ_LANES],
+                                    const uint8_t h[2 * TQ_LANES], uint32_t dim);
+typedef void tq_trellis_codes_fn(uint8_t *code, int32_t *dot, int32_t *ll, const tq_trellis *t,
+                                 const tq_paths *paths, uint32_t lane, const int16_t *p,
+                                 const int16_t *edge, uint32_t dim);
+
+/* An encoder that takes sixteen searches at a time while more than eight are left. */
+void tq_avx2_encode_tcq_by(const tq_codec *c, tq_planes dst, const float *src, size_t src_stride,
+                           size_t n, tq_trellis_search16_fn *search16, tq_trellis_codes_fn *codes);
+
 /* Levels by number, 16 to a register, in both halves. */
 typedef struct tq_trellis_tables {
     __m256i t[8];

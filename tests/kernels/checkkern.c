@@ -19,7 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static const ck_module *const modules[] = {&ck_module_codec, &ck_module_attn, &ck_module_tile};
+static const ck_module *const modules[] = {&ck_module_tables, &ck_module_codec, &ck_module_attn,
+                                           &ck_module_tile};
 
 static const struct {
     const char *name;

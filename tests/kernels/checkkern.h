@@ -66,7 +66,7 @@ double ck_bench(ck *t, const char *entry, const char *isa, void (*call)(void *ar
 /* Bytes a and b, where every NaN among n floats counts as the same. */
 int ck_same_floats(const float *a, const float *b, size_t n);
 
-extern const ck_module ck_module_codec, ck_module_attn, ck_module_tile;
+extern const ck_module ck_module_codec, ck_module_attn, ck_module_tile, ck_module_tables;
 
 /* The table of ISA i as a codec of its mask uses it: affine keys and Lloyd values have vector
  * kernels for some dimensions only. */
