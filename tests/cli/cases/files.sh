@@ -56,9 +56,6 @@ python3 flip.py "$TQ"
 t run -m head48.gguf -p a --kv turbo:k8v3
 t info head48.gguf --memory 1M
 t info head48.gguf --memory 1M --kv turbo:k8v3
-# Nothing to read from.
-shows 'tq run -m tiny.gguf -f - -n 1 <&-'
-shows 'tq chat -m tiny.gguf --template chatml <&-'
 # Prompts.
 printf 'caf\303\251 and \377 more' >latin.txt
 printf 'cut \303' >half.txt
@@ -74,3 +71,6 @@ shows 'tq run -m tiny.gguf -f - < latin.txt'
 shows 'tq run -m tiny.gguf -p "$(printf "a\355\240\200")"'
 shows 'tq chat -m tiny.gguf --template chatml -s "$(printf "\200")"'
 t bench engine -m tiny.gguf --csv missing/out.csv -n 1 -p 1 -r 1
+# Nothing to read from.
+shows 'tq run -m tiny.gguf -f - -n 1 <&-'
+shows 'tq chat -m tiny.gguf --template chatml <&-'
