@@ -133,6 +133,30 @@ static size_t round64(size_t n)
     return (n + 63) & ~(size_t)63;
 }
 
+/* Too large a context is the one cause that a user can do something about. */
+static tqe_status out_of_memory(const tqe_attn_geometry *geo, const char *what, double bytes,
+                                tqe_error *err)
+{
+    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    size_t u = 0;
+    while (bytes >= 1024 && u < 6) {
+        bytes /= 1024;
+        u++;
+    }
+    return tqe_fail(err, TQE_ERR_NOMEM,
+                    "out of memory: %s for a context of %u tokens takes %.*f %s", what, geo->n_ctx,
+                    u > 0 ? 2 : 0, bytes, units[u]);
+}
+
+static double cache_bytes(const tqe_attn_geometry *geo)
+{
+    size_t per_head = 0;
+    if (tq_scheme_bytes_per_token(&geo->scheme, geo->d_head, geo->d_head, &per_head) != TQ_OK) {
+        return 0; /* a scheme that does not fit is refused before */
+    }
+    return (double)per_head * geo->n_kv_heads * geo->n_layers * geo->n_ctx;
+}
+
 static tqe_status allocate(tqe_attn *a, tqe_error *err)
 {
     const tqe_attn_geometry *geo = &a->geo;
@@ -151,7 +175,8 @@ static tqe_status allocate(tqe_attn *a, tqe_error *err)
     a->work = aligned_alloc(64, a->work_stride * geo->n_threads);
     if (layers == NULL || a->layers == NULL || a->partials == NULL || a->work == NULL) {
         free(layers);
-        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory for attention scratch");
+        return out_of_memory(geo, "attention scratch",
+                             (double)partials_bytes + (double)a->work_stride * geo->n_threads, err);
     }
     for (uint32_t i = 0; i < geo->n_layers; i++) {
         layers[i] = layer;
@@ -169,6 +194,9 @@ static tqe_status allocate(tqe_attn *a, tqe_error *err)
     free(layers);
     if (st == TQ_OK) {
         st = tq_cache_seq_open(a->cache, &a->seq);
+    }
+    if (st == TQ_ERR_NOMEM || st == TQ_ERR_OVERFLOW) {
+        return out_of_memory(geo, "the KV cache", cache_bytes(geo), err);
     }
     return from_tq(st, err);
 }

@@ -88,6 +88,10 @@ const char *tqe_known_archs(void);
 tqe_status tqe_tokenize(const tqe_model *m, const char *text, size_t n_bytes, bool add_special,
                         bool parse_special, int32_t **ids, size_t *n_ids, tqe_error *err);
 
+/* No fewer tokens than this come out of tqe_tokenize for the same text, as no token covers more
+ * bytes than the longest of the vocabulary. Far cheaper than tokenising; NULs are text, too. */
+size_t tqe_min_tokens(const tqe_model *m, const char *text, size_t n_bytes, bool parse_special);
+
 /* End of generation (EOS, EOT ...)? */
 bool tqe_token_is_end(const tqe_model *m, int32_t id);
 
@@ -123,9 +127,12 @@ tqe_status tqe_chat_format(const tqe_model *m, const char *tmpl, const tqe_chat_
 
 typedef struct tqe_session tqe_session;
 
+#define TQE_MAX_CTX     (1u << 24)
+#define TQE_MAX_THREADS 256u
+
 typedef struct tqe_session_params {
-    uint32_t n_ctx;     /* tokens the cache holds, 1..2^24; 0: min(4096, n_ctx_train) */
-    uint32_t n_threads; /* 0: physical cores */
+    uint32_t n_ctx;     /* tokens the cache holds, 1..TQE_MAX_CTX; 0: min(4096, n_ctx_train) */
+    uint32_t n_threads; /* 1..TQE_MAX_THREADS; 0: physical cores */
     uint32_t n_batch;   /* prompt tokens per graph, 1..4096; 0: 512 */
     const char *kv;     /* scheme string; NULL: "turbo:k8v3" */
     uint32_t isa_mask;  /* TQ_ISA_ALL, or a subset; 0: all */

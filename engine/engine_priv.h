@@ -34,9 +34,9 @@ void tqe_log_reset(void);
 /* The first error line since the reset, or "". Valid until the next reset on this thread. */
 const char *tqe_log_error(void);
 
-/* Up to 48 bytes of untrusted text made printable: other bytes become '?'. */
+/* Up to 48 bytes of untrusted text made printable: other bytes than ASCII become \xNN. */
 typedef struct tqe_quoted {
-    char text[56];
+    char text[4 * 48 + 4];
 } tqe_quoted;
 tqe_quoted tqe_quote(const char *s, size_t n);
 
@@ -158,7 +158,6 @@ ggml_backend_dev_t tqe_cpu_device(void);
 /* ---- threads.c ------------------------------------------------------------------------------ */
 
 uint32_t tqe_physical_cores(void);
-#define TQE_MAX_THREADS 256u
 
 /* ---- attn_op.c: the only file that joins ggml tensors to tq_* -------------------------------- */
 

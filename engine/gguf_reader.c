@@ -456,7 +456,8 @@ tqe_status tqe_gguf_open(tqe_gguf *g, const char *path, tqe_error *err)
     if (path == NULL || path[0] == '\0') {
         return tqe_fail(err, TQE_ERR_ARG, "no model file given");
     }
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* O_NONBLOCK: opening a FIFO would wait for a writer; O_NOCTTY: a terminal is no model. */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (fd < 0) {
         return tqe_fail(err, TQE_ERR_IO, "cannot open '%s': %s", path, strerror(errno));
     }

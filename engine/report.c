@@ -66,15 +66,16 @@ tqe_quoted tqe_quote(const char *s, size_t n)
     tqe_quoted q;
     const size_t max = 48;
     size_t i = 0;
+    size_t out = 0;
     for (; i < n && i < max; i++) {
         const unsigned char ch = (unsigned char)s[i];
-        q.text[i] = (char)(ch < 0x20 || ch >= 0x7f ? '?' : ch);
+        if (ch < 0x20 || ch >= 0x7f) {
+            out += (size_t)snprintf(q.text + out, sizeof(q.text) - out, "\\x%02x", ch);
+        } else {
+            q.text[out++] = (char)ch;
+        }
     }
-    if (i < n) {
-        memcpy(q.text + i, "...", 3);
-        i += 3;
-    }
-    q.text[i] = '\0';
+    (void)snprintf(q.text + out, sizeof(q.text) - out, "%s", i < n ? "..." : "");
     return q;
 }
 

@@ -136,9 +136,9 @@ static tqe_status check_params(const tqe_model *m, const tqe_session_params *p,
     info->n_ctx = p->n_ctx != 0 ? p->n_ctx : (c->n_ctx_train < 4096 ? c->n_ctx_train : 4096);
     info->n_threads = p->n_threads != 0 ? p->n_threads : tqe_physical_cores();
     info->n_batch = p->n_batch != 0 ? p->n_batch : 512;
-    if (info->n_ctx > (1u << 24)) {
+    if (info->n_ctx > TQE_MAX_CTX) {
         return tqe_fail(err, TQE_ERR_ARG, "a context of %u tokens: 1 to %u are possible",
-                        info->n_ctx, 1u << 24);
+                        info->n_ctx, TQE_MAX_CTX);
     }
     if (info->n_threads > TQE_MAX_THREADS) {
         return tqe_fail(err, TQE_ERR_ARG, "%u threads: 1 to %u are possible", info->n_threads,

@@ -50,6 +50,41 @@ tqe_status tqe_tokenize(const tqe_model *m, const char *text, size_t n_bytes, bo
     return tqe_fail(err, TQE_ERR_ARG, "the text has too many tokens");
 }
 
+/* Bytes that a tokenizer may drop do not count: those that no token spells alone (a vocabulary
+ * without them has nothing to fall back to; an SPM one makes a single token of such a character);
+ * U+2581, which an SPM vocabulary takes for a space;
+ * and, with special tokens, blanks, which some of those swallow. */
+size_t tqe_min_tokens(const tqe_model *m, const char *text, size_t n_bytes, bool parse_special)
+{
+    if (m == NULL || text == NULL) {
+        return 0;
+    }
+    size_t longest = 1;
+    bool alone[256] = {false};
+    for (uint32_t id = 0; id < m->config.n_vocab; id++) {
+        char piece[256];
+        const int32_t n =
+            llama_token_to_piece(m->vocab, (int32_t)id, piece, sizeof(piece), 0, true);
+        const size_t len = (size_t)(n < 0 ? -(int64_t)n : n);
+        longest = len > longest ? len : longest;
+        if (n == 1) {
+            alone[(unsigned char)piece[0]] = true;
+        }
+    }
+    if (parse_special) {
+        alone[' '] = alone['\t'] = alone['\n'] = alone['\r'] = alone['\v'] = alone['\f'] = false;
+    }
+    size_t count = 0;
+    for (size_t i = 0; i < n_bytes; i++) {
+        if (n_bytes - i >= 3 && memcmp(text + i, "\xe2\x96\x81", 3) == 0) {
+            i += 2;
+            continue;
+        }
+        count += alone[(unsigned char)text[i]];
+    }
+    return count / longest + (count % longest != 0);
+}
+
 bool tqe_token_is_end(const tqe_model *m, int32_t id)
 {
     return id >= 0 && (uint32_t)id < m->config.n_vocab && llama_vocab_is_eog(m->vocab, id);

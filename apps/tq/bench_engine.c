@@ -145,7 +145,7 @@ static bool open_ours(bench *b, const char *kv, uint32_t n_ctx)
     tqe_session_info info;
     setup_isa(b->o->setup.isa, &p.isa_mask);
     if (tqe_session_create(&s->session, b->model, &p, &err) != TQE_OK) {
-        msg_error("%s: %s", kv, err.text);
+        msg_error("--kv %s: %s", kv, err.text);
         return false;
     }
     tqe_session_get_info(s->session, &info);
@@ -297,9 +297,9 @@ static void csv_row(const bench *b, const side *s, size_t n_prompt, size_t round
 
 static void show_round(const char *what, size_t i, size_t n)
 {
-    if (err_is_tty()) {
-        fprintf(stderr, "\r%s %zu of %zu\033[K", what, i, n);
-    }
+    char line[64];
+    snprintf(line, sizeof line, "%s %zu of %zu", what, i, n);
+    msg_status(line);
 }
 
 static bool measure(bench *b, size_t n_prompt)
@@ -326,13 +326,11 @@ static bool measure(bench *b, size_t n_prompt)
             csv_row(b, s, n_prompt, r);
         }
         if (b->csv && fflush(b->csv) != 0) {
-            msg_error("cannot write %s: %s", b->o->csv, strerror(errno));
+            msg_error("cannot write '%s': %s", b->o->csv, strerror(errno));
             return false;
         }
     }
-    if (err_is_tty()) {
-        fprintf(stderr, "\r\033[K");
-    }
+    msg_status(NULL);
     put_table(b, n_prompt);
     return true;
 }
@@ -344,7 +342,7 @@ static bool open_csv(bench *b)
     }
     b->csv = fopen(b->o->csv, "w");
     if (!b->csv) {
-        msg_error("cannot write %s: %s", b->o->csv, strerror(errno));
+        msg_error("cannot write '%s': %s", b->o->csv, strerror(errno));
         return false;
     }
     fputs("model,weights,cpu,isa,threads,load,side,kv,prompt_tokens,decode_tokens,round,"
@@ -408,6 +406,7 @@ static int bench_run(const bench_options *o)
                    b.n_threads == 1 ? "thread" : "threads", b.isa, o->n_rounds,
                    o->n_rounds == 1 ? "round" : "rounds", b.cpu);
         out_flush();
+        setup_warn_threads(o->setup.n_threads);
         if (b.load > 0.5) {
             msg_warn("other work is running (load average %.1f): expect low and uneven speeds",
                      b.load);
@@ -417,7 +416,7 @@ static int bench_run(const bench_options *o)
         ok = measure(&b, o->ctx.at[i]);
     }
     if (b.csv && fclose(b.csv) != 0 && ok) {
-        msg_error("cannot write %s: %s", o->csv, strerror(errno));
+        msg_error("cannot write '%s': %s", o->csv, strerror(errno));
         ok = false;
     }
     for (size_t i = 0; i < b.n_sides; i++) {

@@ -3,8 +3,9 @@
  *
  * Policy: answers go to stdout, everything else (prompt sign, notes, statistics) to stderr, so
  * that `tq chat < questions > answers` works. Ctrl-C stops the answer; at the prompt, twice in a
- * row leaves.
+ * row leaves; when something was typed, Ctrl-C cancels that line.
  */
+#define _POSIX_C_SOURCE 200809L
 #include "args.h"
 #include "commands.h"
 #include "conversation.h"
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CHAT_COMMANDS                                                                              \
     "  /help     this list\n"                                                                      \
@@ -35,7 +37,8 @@ typedef struct chat {
     size_t limit;
     gen_stats total;
     gen_stop last_stop;
-    char last; /* last byte of the answer */
+    bool unanswered; /* a line from a pipe got no answer */
+    char last;       /* last byte of the answer */
 } chat;
 
 static bool show_text(void *ctx, const char *text, size_t n)
@@ -68,6 +71,8 @@ static bool turn(chat *c, const char *question)
         }
     } else if (stop == GEN_STOP_INTERRUPTED) {
         msg_note("(interrupted; the question was not taken in)");
+    } else {
+        c->unanswered = true;
     }
     if (out_is_tty() && err_is_tty()) {
         msg_note("%s", ""); /* a line of air before the next question */
@@ -102,6 +107,7 @@ static after command(chat *c, const char *line)
         c->total = (gen_stats){0};
         msg_note("(conversation forgotten)");
     } else {
+        c->unanswered = true;
         const char *near = args_nearest(line, names, sizeof names / sizeof names[0]);
         if (near) {
             msg_note("(unknown command %.40s; did you mean %s?)", line, near);
@@ -116,11 +122,13 @@ static after handle_line(chat *c, const char *line, size_t n)
 {
     size_t bad = text_utf8_check(line, n);
     if (bad < n) {
+        c->unanswered = true;
         msg_note("(not valid UTF-8 at byte %zu of the line; not sent)", bad);
         return AFTER_GO_ON;
     }
     if (strlen(line) < n) {
-        msg_note("(the line holds a NUL byte at %zu; not sent)", strlen(line));
+        c->unanswered = true;
+        msg_note("(the line holds a NUL byte at offset %zu; not sent)", strlen(line));
         return AFTER_GO_ON;
     }
     if (strspn(line, " \t\r\n") == n) {
@@ -144,9 +152,14 @@ static int talk(chat *c)
         if (r == INPUT_LINE) {
             n_interrupts = 0;
             next = handle_line(c, line, n);
+        } else if (r == INPUT_INTERRUPTED && in.dropped) {
+            n_interrupts = 0; /* it was for the line, not for the program */
+            gen_clear_interrupt();
+            msg_note("%s", "");
         } else if (r == INPUT_INTERRUPTED && ++n_interrupts < 2) {
             gen_clear_interrupt();
-            msg_note("\n(Ctrl-C again or /exit to leave)");
+            msg_note("%s", "");
+            msg_note("(Ctrl-C again or /exit to leave)");
         } else if (r == INPUT_INTERRUPTED) {
             msg_note("%s", "");
             code = TQ_EXIT_INTERRUPTED;
@@ -162,7 +175,8 @@ static int talk(chat *c)
         code = next == AFTER_LEAVE ? TQ_EXIT_OK : next == AFTER_FAIL ? TQ_EXIT_FAILED : code;
     }
     input_deinit(&in);
-    return code;
+    /* At a terminal the user has seen it; a script looks at the exit code. */
+    return code == TQ_EXIT_OK && c->unanswered && isatty(STDIN_FILENO) != 1 ? TQ_EXIT_FAILED : code;
 }
 
 static void greet(const tqe_model *m, const tqe_session *s)
@@ -254,6 +268,10 @@ int cmd_chat(int argc, char **argv)
     if (o.system && bad < strlen(o.system)) {
         msg_error("--system: not valid UTF-8: byte 0x%02x at offset %zu",
                   (unsigned char)o.system[bad], bad);
+        return TQ_EXIT_FAILED;
+    }
+    if (in_is_closed()) {
+        msg_error("stdin is closed: there are no questions to read");
         return TQ_EXIT_FAILED;
     }
     return chat_run(&o);

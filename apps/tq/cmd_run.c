@@ -7,6 +7,7 @@
 #include "args.h"
 #include "commands.h"
 #include "generate.h"
+#include "machine.h"
 #include "out.h"
 #include "setup.h"
 #include "text.h"
@@ -20,6 +21,7 @@ typedef struct run_options {
     const char *prompt, *file;
     uint32_t n_predict;
     bool special, json;
+    double load; /* of the machine before the run, or -1 */
 } run_options;
 
 /* Where the text goes: stdout, and a copy for JSON. */
@@ -59,10 +61,11 @@ static bool take_text(void *ctx, const char *text, size_t n)
 static char *read_prompt(const run_options *o, size_t *n)
 {
     char *text;
-    const char *from = o->file ? o->file : "-p";
+    const char *from = o->file ? o->file : "-p", *quote = "";
     if (o->file) {
         text = text_read_file(o->file, SETUP_MAX_PROMPT_BYTES, n);
         from = strcmp(o->file, "-") ? o->file : "stdin";
+        quote = from == o->file ? "'" : "";
         /* Editors and echo end a file with a newline that is not part of what was meant. */
         if (text && *n && text[*n - 1] == '\n') {
             text[--*n] = '\0';
@@ -78,8 +81,15 @@ static char *read_prompt(const run_options *o, size_t *n)
     }
     size_t bad = text ? text_utf8_check(text, *n) : 0;
     if (text && bad < *n) {
-        msg_error("%s: the prompt is not valid UTF-8: byte 0x%02x at offset %zu", from,
-                  (unsigned char)text[bad], bad);
+        msg_error("%s%s%s: the prompt is not valid UTF-8: byte 0x%02x at offset %zu", quote, from,
+                  quote, (unsigned char)text[bad], bad);
+        free(text);
+        return NULL;
+    }
+    /* No tokenizer has been trained on NUL, and many programs end a text there. */
+    if (text && strlen(text) < *n) {
+        msg_error("%s%s%s: the prompt holds a NUL byte at offset %zu", quote, from, quote,
+                  strlen(text));
         free(text);
         return NULL;
     }
@@ -134,6 +144,16 @@ static bool write_json(const run_options *o, const tqe_model *m, const tqe_sessi
     return ok;
 }
 
+/* Speeds of a busy machine tell little. */
+static void report_load(double load, uint32_t n_threads)
+{
+    uint32_t n_cpus = machine_cpus();
+    if (n_cpus && load + n_threads > n_cpus + 0.5) {
+        msg_note("%-9sother work was running (load average %.1f): low and uneven speeds", "machine",
+                 load);
+    }
+}
+
 /* Prompt, answer and reports with everything open. */
 static int run_session(const run_options *o, const tqe_model *m, tqe_session *s,
                        tqe_sampler *sampler, const int32_t *ids, size_t n_ids)
@@ -145,9 +165,14 @@ static int run_session(const run_options *o, const tqe_model *m, tqe_session *s,
         return TQ_EXIT_FAILED;
     }
     if (n_ids > info.n_ctx) {
-        msg_error("the prompt has %zu tokens, but the context holds %u: raise it with -c %zu or "
-                  "more",
-                  n_ids, info.n_ctx, n_ids + 1);
+        if (n_ids > (size_t)SETUP_MAX_CTX) {
+            msg_error("the prompt has %zu tokens, more than the largest context (%.0f) holds",
+                      n_ids, SETUP_MAX_CTX);
+        } else {
+            msg_error("the prompt has %zu tokens, but the context holds %u: raise it with -c %zu "
+                      "or more",
+                      n_ids, info.n_ctx, n_ids);
+        }
         return TQ_EXIT_FAILED;
     }
     gen_stats stats = {0};
@@ -171,11 +196,34 @@ static int run_session(const run_options *o, const tqe_model *m, tqe_session *s,
                     msg_note("%s", ""); /* text and table share the screen */
                 }
                 gen_report(s, &stats, stop);
+                report_load(o->load, info.n_threads);
             }
         }
     }
     free(text.text);
     return code;
+}
+
+/* Tokenising takes long for a text that is far too large: is it? */
+static bool may_fit(const run_options *o, const tqe_model *m, const tqe_session *s,
+                    const char *prompt, size_t n_bytes)
+{
+    tqe_session_info info;
+    tqe_session_get_info(s, &info);
+    size_t least = n_bytes > GEN_SMALL_TEXT ? tqe_min_tokens(m, prompt, n_bytes, o->special) : 0;
+    if (least <= info.n_ctx) {
+        return true;
+    }
+    if (least > (size_t)SETUP_MAX_CTX) {
+        msg_error("the prompt has %zu bytes, which is at least %zu tokens: more than the largest "
+                  "context (%.0f) holds",
+                  n_bytes, least, SETUP_MAX_CTX);
+    } else {
+        msg_error("the prompt has %zu bytes, which is at least %zu tokens, but the context holds "
+                  "%u: raise it with -c, or shorten the prompt",
+                  n_bytes, least, info.n_ctx);
+    }
+    return false;
 }
 
 static int run(const run_options *o)
@@ -189,7 +237,7 @@ static int run(const run_options *o)
     tqe_error err = {0};
     char *prompt = read_prompt(o, &n_bytes);
     if (prompt && setup_open(&o->setup, &model, &session) &&
-        setup_sampler(&o->setup, model, &sampler)) {
+        setup_sampler(&o->setup, model, &sampler) && may_fit(o, model, session, prompt, n_bytes)) {
         if (tqe_tokenize(model, prompt, n_bytes, true, o->special, &ids, &n_ids, &err) != TQE_OK) {
             msg_error("%s", err.text);
         } else {
@@ -276,5 +324,6 @@ int cmd_run(int argc, char **argv)
         args_hint(&cmd);
         return TQ_EXIT_USAGE;
     }
+    o.load = machine_load();
     return run(&o);
 }

@@ -15,6 +15,7 @@
 
 #include "out.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,22 +102,50 @@ bool conversation_reset(conversation *c)
     return true;
 }
 
+/* The conversation needs n tokens, or at least so many, which leave no room for an answer. */
+static gen_stop too_long(const conversation *c, bool at_least, size_t n)
+{
+    tqe_session_info info;
+    tqe_session_get_info(c->session, &info);
+    const char *about = at_least ? "at least " : "";
+    char room[64] = "";
+    if (at_least) {
+        snprintf(room, sizeof room, ", -c N sets a larger one");
+    } else if (n < TQE_MAX_CTX) {
+        snprintf(room, sizeof room, ", -c %zu or more makes room", n + 1);
+    }
+    msg_error("the conversation would take %s%zu tokens and leave no room for an answer in a "
+              "context of %u; /reset starts anew%s",
+              about, n, info.n_ctx, room);
+    return GEN_STOP_CONTEXT;
+}
+
 /* Tokens of the conversation whose text is `full`, in *want. */
-static bool target_tokens(const conversation *c, const char *full, gen_tokens *want)
+static gen_stop target_tokens(const conversation *c, const char *full, gen_tokens *want)
 {
     tqe_error err = {0};
     int32_t *ids = NULL;
     size_t n_ids = 0, n = strlen(full);
     bool grows = c->text && n >= c->text_bytes && !memcmp(full, c->text, c->text_bytes);
     size_t from = grows ? c->text_bytes : 0;
+    tqe_session_info info;
+    tqe_session_get_info(c->session, &info);
+    /* Tokenising takes long for a text that is far too large. */
+    if (n - from > GEN_SMALL_TEXT) {
+        size_t least = tqe_min_tokens(c->model, full + from, n - from, true);
+        least += grows ? c->tokens.n : 0;
+        if (least >= info.n_ctx) {
+            return too_long(c, true, least);
+        }
+    }
     if (tqe_tokenize(c->model, full + from, n - from, !grows, true, &ids, &n_ids, &err) != TQE_OK) {
         msg_error("%s", err.text);
-        return false;
+        return GEN_STOP_ERROR;
     }
     bool ok = (!grows || gen_tokens_add(want, c->tokens.at, c->tokens.n)) &&
               gen_tokens_add(want, ids, n_ids);
     free(ids);
-    return ok;
+    return ok ? GEN_STOP_END : GEN_STOP_ERROR;
 }
 
 /* Make the session hold exactly `want`. */
@@ -126,10 +155,7 @@ static gen_stop bring_session_to(conversation *c, const gen_tokens *want, gen_st
     tqe_session_info info;
     tqe_session_get_info(c->session, &info);
     if (want->n >= info.n_ctx) {
-        msg_error("the conversation would take %zu tokens and leave no room for an answer in a "
-                  "context of %u; /reset starts anew, -c N sets a larger one",
-                  want->n, info.n_ctx);
-        return GEN_STOP_CONTEXT;
+        return too_long(c, false, want->n);
     }
     size_t common = 0, len = tqe_session_len(c->session);
     while (common < len && common < want->n && c->tokens.at[common] == want->at[common]) {
@@ -156,7 +182,7 @@ gen_stop conversation_ask(conversation *c, const char *text, gen_stats *stats)
     }
     if (tqe_chat_format(c->model, c->tmpl, c->msgs, c->n_msgs, true, &full, &err) != TQE_OK) {
         msg_error("%s", err.text);
-    } else if (target_tokens(c, full, &want)) {
+    } else if ((stop = target_tokens(c, full, &want)) == GEN_STOP_END) {
         stop = bring_session_to(c, &want, stats);
     }
     if (stop == GEN_STOP_END) {

@@ -9,6 +9,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "generate.h"
 
+#include "eta.h"
 #include "out.h"
 #include "text.h"
 
@@ -72,6 +73,7 @@ bool gen_tokens_add(gen_tokens *t, const int32_t *ids, size_t n)
 /* ---- Prompt ------------------------------------------------------------------------------ */
 
 typedef struct progress {
+    eta eta;
     double start, shown; /* seconds */
     bool on_line;        /* the terminal's last line is ours */
 } progress;
@@ -82,14 +84,19 @@ static bool show_progress(void *ctx, size_t n_done, size_t n_total)
     progress *p = ctx;
     double now = text_now(), elapsed = now - p->start;
     bool tty = err_is_tty();
+    eta_report(&p->eta, n_done, elapsed);
     if (n_done > 0 && n_done < n_total && now - p->shown >= (tty ? 0.2 : 10.0) &&
         elapsed >= (tty ? 0.5 : 10.0)) {
         double tps = (double)n_done / elapsed;
-        char eta[32];
-        text_time(eta, (double)(n_total - n_done) / tps);
-        fprintf(stderr, "%sprompt: %zu of %zu tokens, %.0f %%, %.0f tokens/s, %s left%s",
-                tty ? "\r" : "", n_done, n_total, 100.0 * (double)n_done / (double)n_total, tps,
-                eta, tty ? "\033[K" : "\n");
+        char left[32], line[160];
+        text_time(left, eta_left(&p->eta, n_total));
+        snprintf(line, sizeof line, "prompt: %zu of %zu tokens, %.0f %%, %.0f tokens/s, %s left",
+                 n_done, n_total, 100.0 * (double)n_done / (double)n_total, tps, left);
+        if (tty) {
+            msg_status(line);
+        } else {
+            msg_note("%s", line);
+        }
         p->shown = now;
         p->on_line = tty;
     }
@@ -109,7 +116,7 @@ gen_stop gen_prompt(tqe_session *s, const int32_t *ids, size_t n, gen_stats *sta
     stats->prompt_s += text_now() - start;
     stats->n_prompt += tqe_session_len(s) - before;
     if (p.on_line) {
-        fprintf(stderr, "\r\033[K");
+        msg_status(NULL);
     }
     if (st == TQE_ERR_CANCELLED) {
         return GEN_STOP_INTERRUPTED;

@@ -31,6 +31,10 @@ typedef struct gen_tokens {
 } gen_tokens;
 bool gen_tokens_add(gen_tokens *t, const int32_t *ids, size_t n);
 
+/* Texts up to this size are tokenised to learn whether they fit; larger ones, where that takes
+ * long, are first asked for the tokens they have at least. */
+#define GEN_SMALL_TEXT ((size_t)65536)
+
 /* Evaluate ids and append them, with a progress display on stderr when it takes long. Returns
  * GEN_STOP_END when done, else GEN_STOP_INTERRUPTED or GEN_STOP_ERROR. */
 gen_stop gen_prompt(tqe_session *s, const int32_t *ids, size_t n, gen_stats *stats);

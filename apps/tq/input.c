@@ -17,12 +17,43 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <termios.h>
 #include <unistd.h>
 
 #define INPUT_MAX_LINE ((size_t)16 << 20)
 
-/* Wait for input and add what there is. */
-static input_result fill(input *in)
+/* A terminal forgets the half-typed line at Ctrl-C, and nobody can tell an empty line from a full
+ * one. While we wait it keeps it (NOFLSH). True: stdin is such a terminal, *saved is its state. */
+static bool keep_typed(struct termios *saved)
+{
+    if (isatty(STDIN_FILENO) != 1 || tcgetattr(STDIN_FILENO, saved) != 0) {
+        return false;
+    }
+    struct termios t = *saved;
+    t.c_lflag |= NOFLSH;
+    return tcsetattr(STDIN_FILENO, TCSANOW, &t) == 0;
+}
+
+/* Throw away what was typed. Was there anything? Without ICANON the terminal hands out lines that
+ * are not finished. */
+static bool drop_typed(const struct termios *saved)
+{
+    struct termios t = *saved;
+    bool any = false;
+    char buf[512];
+    t.c_lflag &= ~(tcflag_t)ICANON;
+    t.c_cc[VMIN] = 0;
+    t.c_cc[VTIME] = 0;
+    if (tcsetattr(STDIN_FILENO, TCSANOW, &t) == 0) {
+        while (read(STDIN_FILENO, buf, sizeof buf) > 0) {
+            any = true;
+        }
+    }
+    return any;
+}
+
+/* Wait for input and add what there is. tty: the terminal of keep_typed, or NULL. */
+static input_result fill(input *in, const struct termios *tty)
 {
     if (in->n + 4096 > in->cap) {
         size_t cap = in->cap ? in->cap * 2 : 8192;
@@ -44,7 +75,9 @@ static input_result fill(input *in)
         ready = ppoll(&p, 1, NULL, &old);
     }
     sigprocmask(SIG_SETMASK, &old, NULL);
-    if (gen_interrupted()) {
+    bool stop = gen_interrupted();
+    in->dropped = stop && ((tty && drop_typed(tty)) || in->n > 0);
+    if (stop) {
         return INPUT_INTERRUPTED;
     }
     ssize_t got = ready < 0 ? -1 : read(STDIN_FILENO, in->buf + in->n, in->cap - in->n);
@@ -57,10 +90,11 @@ static input_result fill(input *in)
     return INPUT_LINE;
 }
 
-input_result input_line(input *in, const char *prompt, char **line, size_t *n)
+static input_result next_line(input *in, const struct termios *tty, const char *prompt, char **line,
+                              size_t *n)
 {
     size_t scanned = 0;
-    bool show = prompt && isatty(STDIN_FILENO) == 1 && err_is_tty();
+    bool show = prompt && tty && err_is_tty();
     if (show) {
         fputs(prompt, stderr);
     }
@@ -94,14 +128,25 @@ input_result input_line(input *in, const char *prompt, char **line, size_t *n)
             return INPUT_END;
         }
         scanned = in->n;
-        input_result r = fill(in);
+        input_result r = fill(in, tty);
         if (r == INPUT_INTERRUPTED) {
-            in->n = 0; /* the terminal dropped the half-typed line, and so do we */
+            in->n = 0; /* what came before, a line that goes on with this one, is dropped, too */
         }
         if (r != INPUT_LINE) {
             return r;
         }
     }
+}
+
+input_result input_line(input *in, const char *prompt, char **line, size_t *n)
+{
+    struct termios saved;
+    bool tty = keep_typed(&saved); /* before the prompt invites to type */
+    input_result r = next_line(in, tty ? &saved : NULL, prompt, line, n);
+    if (tty) {
+        tcsetattr(STDIN_FILENO, TCSANOW, &saved);
+    }
+    return r;
 }
 
 void input_deinit(input *in)

@@ -16,6 +16,7 @@ typedef struct input {
     char *buf; /* bytes read and not yet handed out */
     size_t n, cap;
     int at_end;
+    int dropped; /* with INPUT_INTERRUPTED: something had been typed and is gone */
 } input;
 
 /* The next line without its newline, malloc'ed; the last one needs none. A line that ends with a

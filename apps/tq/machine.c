@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* machine.c — what a report says about the computer it was made on. Linux's /proc; elsewhere the
  * answers are "unknown", never a guess. */
-#define _DEFAULT_SOURCE /* getloadavg */
+#define _GNU_SOURCE /* getloadavg, sched_getaffinity */
 #include "machine.h"
 
 #include "text.h"
@@ -9,6 +9,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <sched.h>
+#endif
 
 /* The rest of the first line of `path` that begins with `key`, after blanks and a colon. */
 static int find_line(const char *path, const char *key, char *dst, size_t dst_bytes)
@@ -45,6 +49,19 @@ uint64_t machine_free_bytes(void)
     return find_line("/proc/meminfo", "MemAvailable", text, sizeof text)
                ? (uint64_t)strtoull(text, NULL, 10) * 1024
                : 0;
+}
+
+uint32_t machine_cpus(void)
+{
+#if defined(__linux__)
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (sched_getaffinity(0, sizeof set, &set) == 0) {
+        return (uint32_t)CPU_COUNT(&set);
+    }
+#endif
+    long n = sysconf(_SC_NPROCESSORS_ONLN);
+    return n > 0 ? (uint32_t)n : 0;
 }
 
 double machine_load(void)

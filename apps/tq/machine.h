@@ -9,6 +9,8 @@
 const char *machine_cpu(char dst[128]);
 /* Memory that new work can take without swapping, or 0 when the system does not tell. */
 uint64_t machine_free_bytes(void);
+/* CPUs that this process may run on, or 0 when the system does not tell. */
+uint32_t machine_cpus(void);
 /* Runnable processes averaged over the last minute, or -1. */
 double machine_load(void);
 

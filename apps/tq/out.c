@@ -10,6 +10,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include "out.h"
 
+#include "text.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -18,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #define OUT_BUFFER_BYTES 16384
@@ -25,7 +28,7 @@
 static char out_buf[OUT_BUFFER_BYTES];
 static size_t out_used;
 static int out_errno; /* 0, or the errno of the first failed write */
-static bool out_tty, err_tty, out_color;
+static bool out_tty, err_tty, out_color, in_closed;
 static const char *msg_command = "tq";
 
 bool out_init(void)
@@ -34,6 +37,7 @@ bool out_init(void)
         msg_error("stdout is closed: there is nowhere to write the result");
         return false;
     }
+    in_closed = fcntl(STDIN_FILENO, F_GETFD) < 0;
     for (int fd = 0; fd <= 2; fd += 2) {
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_WRONLY : O_RDONLY) != fd) {
             return false;
@@ -130,6 +134,11 @@ int out_finish(int code)
     return out_errno && code == TQ_EXIT_OK ? TQ_EXIT_FAILED : code;
 }
 
+bool in_is_closed(void)
+{
+    return in_closed;
+}
+
 bool out_is_tty(void)
 {
     return out_tty;
@@ -158,18 +167,26 @@ void msg_set_command(const char *name)
 /* Messages quote file names, arguments and strings from model files: any bytes. */
 static void msg_line(const char *kind, const char *fmt, va_list ap)
 {
-    char text[3072], line[8192];
+    char text[8192], line[4 * sizeof text + 128]; /* a path may have 4095 bytes */
     vsnprintf(text, sizeof text, fmt, ap);
+    const size_t n_text = strlen(text);
     size_t n = 0;
     if (kind) {
         n = (size_t)snprintf(line, sizeof line, "%s: %s: ", msg_command, kind);
     }
-    for (const char *s = text; *s && n + 6 < sizeof line; s++) {
-        uint8_t c = (uint8_t)*s;
-        if ((c < 0x20 && c != '\n') || c == 0x7f) {
-            n += (size_t)snprintf(line + n, sizeof line - n, "\\x%02x", c);
+    for (size_t i = 0; i < n_text;) {
+        size_t len = text_utf8_char(text + i, n_text - i);
+        uint8_t c = (uint8_t)text[i];
+        /* C1 controls, U+0080..U+009F, act as ESC + letter. */
+        bool c1 = len == 2 && c == 0xc2 && (uint8_t)text[i + 1] < 0xa0;
+        if (len == 0 || c1 || c < 0x20 || c == 0x7f) {
+            for (size_t end = i + (len ? len : 1); i < end; i++) {
+                n += (size_t)snprintf(line + n, sizeof line - n, "\\x%02x", (uint8_t)text[i]);
+            }
         } else {
-            line[n++] = *s;
+            memcpy(line + n, text + i, len);
+            n += len;
+            i += len;
         }
     }
     line[n++] = '\n';
@@ -205,4 +222,15 @@ void msg_note(const char *fmt, ...)
     va_start(ap, fmt);
     msg_line(NULL, fmt, ap);
     va_end(ap);
+}
+
+void msg_status(const char *line)
+{
+    struct winsize w = {0};
+    if (!err_tty) {
+        return;
+    }
+    size_t width = ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col ? w.ws_col : 80;
+    /* The last column stays free: a character there makes some terminals wrap. */
+    fprintf(stderr, "\r%.*s\033[K", line ? (int)(width - 1) : 0, line ? line : "");
 }

@@ -18,6 +18,7 @@ enum {
  * later gets their number, and ignores SIGPIPE. False: stdout is closed (a message was
  * written). */
 bool out_init(void);
+bool in_is_closed(void); /* stdin was closed when the program started */
 
 /* Append to stdout's buffer. After a failure, which is remembered, these do nothing and return
  * false. out_text is for text that a model or a file chose: on a terminal its control characters
@@ -39,10 +40,15 @@ const char *out_plain(void);
 
 /* Name of the running command for messages, "tq run". Static storage of the caller. */
 void msg_set_command(const char *name);
-/* One line to stderr: "tq run: error: ...". Control characters are escaped as \xNN. */
+/* One line to stderr: "tq run: error: ...". Control characters, line ends among them, and bytes
+ * that are not valid UTF-8 are escaped as \xNN. */
 void msg_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void msg_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* A line without prefix. */
 void msg_note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* On a terminal: put a line of ASCII in the place of the status line before it, cut to the width
+ * that the terminal has now, without a newline; NULL clears it. Elsewhere these do nothing. */
+void msg_status(const char *line);
 
 #endif

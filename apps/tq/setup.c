@@ -6,6 +6,7 @@
  */
 #include "setup.h"
 
+#include "machine.h"
 #include "out.h"
 
 #include <stdio.h>
@@ -72,6 +73,13 @@ bool setup_isa(const char *name, uint32_t *mask)
 
 bool setup_check_kv(const char *text, tq_scheme *scheme, char *canonical)
 {
+    for (const char *s = text; *s; s++) {
+        if (*s < 0x20 || *s > 0x7e) {
+            msg_error("--kv: '%s' is not a scheme: byte 0x%02x at offset %zu", text,
+                      (unsigned char)*s, (size_t)(s - text));
+            return false;
+        }
+    }
     char why[512];
     if (tq_scheme_parse(scheme, text, why, sizeof why) != TQ_OK) {
         /* The library's line begins with the subject, which the flag names already. */
@@ -99,34 +107,41 @@ bool setup_check(const setup *s)
     return setup_check_kv(s->kv, &scheme, canonical) && setup_isa(s->isa, &mask);
 }
 
+void setup_warn_threads(uint32_t n_threads)
+{
+    uint32_t n_cpus = machine_cpus();
+    if (n_cpus && n_threads > n_cpus) {
+        msg_warn("-t %u, but only %u %s usable: this is many times slower", n_threads, n_cpus,
+                 n_cpus == 1 ? "CPU is" : "CPUs are");
+    }
+}
+
 bool setup_open(const setup *s, tqe_model **model, tqe_session **session)
 {
     tqe_error err = {0};
     tqe_model_info info;
+    const char *advice = "";
     tqe_session_params params = {.n_ctx = s->n_ctx, .n_threads = s->n_threads, .kv = s->kv};
     *model = NULL;
     *session = NULL;
     setup_isa(s->isa, &params.isa_mask);
-    if (err_is_tty()) {
-        fprintf(stderr, "loading the model ...");
-    }
+    msg_status("loading the model ...");
     tqe_status st = tqe_model_load(model, s->model, NULL, &err);
     if (st == TQE_OK) {
         st = tqe_session_create(session, *model, &params, &err);
+        advice = st == TQE_ERR_NOMEM ? "; use a smaller -c" : "";
     }
-    if (err_is_tty()) {
-        fprintf(stderr, "\r\033[K");
-    }
+    msg_status(NULL);
     if (st != TQE_OK) {
-        msg_error("%s", err.text);
+        msg_error("%s%s", err.text, advice);
         tqe_model_free(*model);
         *model = NULL;
         return false;
     }
+    setup_warn_threads(s->n_threads);
     tqe_model_get_info(*model, &info);
     if (info.n_ctx_train && s->n_ctx > info.n_ctx_train) {
-        msg_warn("the model was trained for %u tokens; beyond them the text may get worse",
-                 info.n_ctx_train);
+        msg_warn("model trained for %u tokens; text beyond may get worse", info.n_ctx_train);
     }
     return true;
 }

@@ -7,8 +7,8 @@
 #include "engine.h"
 
 #define SETUP_DEFAULT_KV       "turbo:k8v3"
-#define SETUP_MAX_CTX          16777216.0 /* engine.h: 2^24 */
-#define SETUP_MAX_THREADS      512.0
+#define SETUP_MAX_CTX          ((double)TQE_MAX_CTX)
+#define SETUP_MAX_THREADS      ((double)TQE_MAX_THREADS)
 #define SETUP_MAX_PROMPT_BYTES ((size_t)256 << 20) /* 16 bytes for each of 2^24 tokens */
 
 typedef struct setup {
@@ -96,6 +96,10 @@ bool setup_isa(const char *name, uint32_t *mask);
 const char *setup_isa_names(char dst[64], uint32_t mask);
 /* The best ISA of a mask on this machine: "avx2". */
 const char *setup_isa_best(uint32_t mask);
+
+/* A warning when -t asks for more threads than there are CPUs. Threads wait by spinning: where one
+ * must wait for a CPU, all do. */
+void setup_warn_threads(uint32_t n_threads);
 
 /* Load the model and open a session; a message was written when this returns false. */
 bool setup_open(const setup *s, tqe_model **model, tqe_session **session);

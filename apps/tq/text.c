@@ -18,9 +18,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Bytes of the character at s, or 0 when it is not valid. */
-static size_t utf8_char(const uint8_t *s, size_t n)
+size_t text_utf8_char(const char *text, size_t n)
 {
+    const uint8_t *s = (const uint8_t *)text;
     uint8_t c = s[0];
     if (c < 0x80) {
         return 1;
@@ -46,7 +46,7 @@ size_t text_utf8_check(const char *s, size_t n)
 {
     size_t i = 0;
     while (i < n) {
-        size_t len = utf8_char((const uint8_t *)s + i, n - i);
+        size_t len = text_utf8_char(s + i, n - i);
         if (len == 0) {
             return i;
         }
@@ -59,7 +59,7 @@ void text_utf8_clean(char *dst, size_t dst_bytes, const char *s)
 {
     size_t n = strlen(s), o = 0;
     for (size_t i = 0; i < n;) {
-        size_t len = utf8_char((const uint8_t *)s + i, n - i);
+        size_t len = text_utf8_char(s + i, n - i);
         size_t put = len ? len : 1;
         if (o + put >= dst_bytes) {
             break;
@@ -75,7 +75,9 @@ void text_utf8_clean(char *dst, size_t dst_bytes, const char *s)
     dst[o] = '\0';
 }
 
-static char *read_all(int fd, const char *name, size_t max_bytes, size_t *n_bytes)
+/* quote: "'" around the name of a file, "" around that of a stream. */
+static char *read_all(int fd, const char *quote, const char *name, size_t max_bytes,
+                      size_t *n_bytes)
 {
     size_t cap = 65536, n = 0;
     char *buf = malloc(cap);
@@ -95,18 +97,19 @@ static char *read_all(int fd, const char *name, size_t max_bytes, size_t *n_byte
             return buf;
         }
         if (got < 0 && errno != EINTR) {
-            msg_error("cannot read %s: %s", name, strerror(errno));
+            msg_error("cannot read %s%s%s: %s", quote, name, quote, strerror(errno));
             free(buf);
             return NULL;
         }
         n += got > 0 ? (size_t)got : 0;
         if (n > max_bytes) {
-            msg_error("%s is larger than %zu MiB, the limit for a prompt", name, max_bytes >> 20);
+            msg_error("%s%s%s is larger than %zu MiB, the limit for a prompt", quote, name, quote,
+                      max_bytes >> 20);
             free(buf);
             return NULL;
         }
     }
-    msg_error("not enough memory to read %s", name);
+    msg_error("not enough memory to read %s%s%s", quote, name, quote);
     free(buf);
     return NULL;
 }
@@ -114,17 +117,21 @@ static char *read_all(int fd, const char *name, size_t max_bytes, size_t *n_byte
 char *text_read_file(const char *path, size_t max_bytes, size_t *n_bytes)
 {
     if (!strcmp(path, "-")) {
+        if (in_is_closed()) {
+            msg_error("stdin is closed: there is no prompt to read");
+            return NULL;
+        }
         if (isatty(STDIN_FILENO) == 1) {
             msg_note("Type the prompt; Ctrl-D on an empty line ends it.");
         }
-        return read_all(STDIN_FILENO, "stdin", max_bytes, n_bytes);
+        return read_all(STDIN_FILENO, "", "stdin", max_bytes, n_bytes);
     }
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) {
-        msg_error("cannot open %s: %s", path, strerror(errno));
+        msg_error("cannot open '%s': %s", path, strerror(errno));
         return NULL;
     }
-    char *buf = read_all(fd, path, max_bytes, n_bytes);
+    char *buf = read_all(fd, "'", path, max_bytes, n_bytes);
     close(fd);
     return buf;
 }

@@ -7,6 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Bytes of the first character of s [n], n >= 1, or 0 when it is not valid UTF-8. */
+size_t text_utf8_char(const char *s, size_t n);
+
 /* Offset of the first byte that is not part of valid UTF-8 (RFC 3629: no surrogates, nothing
  * overlong), or n. */
 size_t text_utf8_check(const char *s, size_t n);

@@ -199,6 +199,12 @@ static void test_not_a_file(void **state)
     assert_int_equal(mkdir(path, 0700), 0);
     expect(path, TQE_ERR_IO, "directory");
     assert_int_equal(rmdir(path), 0);
+    path = gen_temp_path("fifo");
+    assert_int_equal(mkfifo(path, 0600), 0);
+    (void)alarm(60); /* a FIFO that nobody writes to must not block */
+    expect(path, TQE_ERR_IO, "not a regular file");
+    (void)alarm(0);
+    assert_int_equal(unlink(path), 0);
     path = gen_temp_path("empty.gguf");
     write_file(path, (const uint8_t *)"", 0);
     expect(path, TQE_ERR_FORMAT, "empty");

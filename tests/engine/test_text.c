@@ -240,6 +240,41 @@ static void test_chat_bad_messages(void **state)
     }
 }
 
+/* ---- The least number of tokens ------------------------------------------------------------ */
+
+static void test_min_tokens(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "",
+        "a",
+        "the sea was calm and the sea was old",
+        "caf\xc3\xa9 \xf0\x9f\x98\x80",
+        "\xe2\x96\x81\xe2\x96\x81\xe2\x96\x81\xe2\x96\x81\xe2\x96\x81\xe2\x96\x81",
+        "<|im_start|><|im_end|><|im_start|><|im_end|>",
+        "  \n\n\t   <|im_start|>    \n",
+    };
+    const tqe_model *models[] = {bpe, spm};
+    for (size_t k = 0; k < 2; k++) {
+        for (size_t i = 0; i < 2 * (sizeof(texts) / sizeof(texts[0])); i++) {
+            const char *text = texts[i / 2];
+            int32_t *ids = NULL;
+            size_t n = 0;
+            tqe_error err = {TQE_OK, ""};
+            assert_int_equal(
+                tqe_tokenize(models[k], text, strlen(text), false, i % 2 != 0, &ids, &n, &err),
+                TQE_OK);
+            free(ids);
+            assert_true(tqe_min_tokens(models[k], text, strlen(text), i % 2 != 0) <= n);
+        }
+        /* A bound that says something: no token of these vocabularies has 32 bytes. */
+        char many[4096];
+        memset(many, 'a', sizeof(many));
+        assert_true(tqe_min_tokens(models[k], many, sizeof(many), false) > sizeof(many) / 32);
+    }
+    assert_int_equal(tqe_min_tokens(NULL, "a", 1, false), 0);
+}
+
 /* ---- Sampler
  * ---------------------------------------------------------------------------------------- */
 
@@ -326,6 +361,7 @@ int main(void)
         cmocka_unit_test(test_chat),
         cmocka_unit_test(test_chat_injection),
         cmocka_unit_test(test_chat_bad_messages),
+        cmocka_unit_test(test_min_tokens),
         cmocka_unit_test(test_sampler),
         cmocka_unit_test(test_sampler_params),
     };

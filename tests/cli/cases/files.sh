@@ -14,6 +14,21 @@ for cmd in 'info' 'run -p a -m' 'chat -m'; do
         t $cmd $f.gguf
     done
 done
+# A FIFO without a writer does not make anyone wait, whatever its name.
+mkfifo fifo
+for cmd in 'info' 'run -p a -m' 'chat -m' 'bench engine -m'; do
+    shows "timeout 20 \"\$TQ\" $cmd fifo"
+done
+# Names with a line end, an escape sequence, broken UTF-8 and a C1 control are shown, not obeyed.
+odd=$(printf 'a\nb\033[31m\377caf\303\251\302\233')
+"$TQ" info "$odd" 2>&1
+"$TQ" run -m "$odd" -p a 2>&1
+"$TQ" run -m tiny.gguf -f "$odd" 2>&1
+"$TQ" run -m tiny.gguf -p a --kv "$odd" 2>&1
+"$TQ" run -m tiny.gguf -p a --isa "$odd" 2>&1 | sed 's/available: .*/available: .../'
+"$TQ" "$odd" 2>&1
+"$TQ" chat -m tiny.gguf --template "$odd" 2>&1 </dev/null | sed 's/built in: .*/built in: .../'
+"$TQ" bench engine -m tiny.gguf -n 1 -p 1 -r 1 --csv "$odd/x" 2>&1
 # One bit flipped anywhere in the header: a model that differs or a refusal with a reason, but never
 # a crash.
 cat >flip.py <<'END'
@@ -47,8 +62,15 @@ printf 'cut \303' >half.txt
 t run -m tiny.gguf -f latin.txt
 t run -m tiny.gguf -f half.txt
 t run -m tiny.gguf -f missing.txt
+printf 'two\0parts' >nul.txt
+t run -m tiny.gguf -f nul.txt
+shows 'tq run -m tiny.gguf -f - < nul.txt'
+shows 'tq chat -m tiny.gguf --template chatml < nul.txt'
 t run -m tiny.gguf -f .
 shows 'tq run -m tiny.gguf -f - < latin.txt'
 shows 'tq run -m tiny.gguf -p "$(printf "a\355\240\200")"'
 shows 'tq chat -m tiny.gguf --template chatml -s "$(printf "\200")"'
 t bench engine -m tiny.gguf --csv missing/out.csv -n 1 -p 1 -r 1
+# Nothing to read from.
+shows 'tq run -m tiny.gguf -f - -n 1 <&-'
+shows 'tq chat -m tiny.gguf --template chatml <&-'

@@ -22,7 +22,8 @@ t run -c -1
 t run -c 16777217
 t run --ctx=99999999999999999999999
 t run -t 0
-t run -t 513
+t run -t 257
+t bench engine -m a -t 257
 t run -t -0
 for v in -1 1e300 1e-9 nan inf 0x1p3 1,5 '' . e; do
     t run --temp "$v"
