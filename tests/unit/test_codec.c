@@ -112,8 +112,8 @@ static void measure(const tq_codec *c, uint32_t n_rows, double *mse, double *nor
     double err = 0;
     double sum = 0;
     double ratio = 0;
-    float x[512], y[512];
-    uint8_t block[2048];
+    float x[1024], y[1024];
+    uint8_t block[4096];
 
     for (uint32_t row = 0; row < n_rows; row++) {
         double nx = 0;

@@ -30,7 +30,7 @@ echo "exit $?"
 head -c 3000000 /dev/zero | tr '\0' a >huge.txt
 timeout 20 "$TQ" run -t 1 -m tiny.gguf -f huge.txt -c 64 2>&1
 echo "exit $?"
-if (ulimit -v 4000000; "$TQ" --version) >/dev/null 2>&1; then
+if sh -c 'ulimit -v 4000000; "$0" --version; exit $?' "$TQ" >/dev/null 2>&1; then
     (ulimit -v 4000000; "$TQ" run -t 1 -m "$BUNDLED" -p a -c 16777216 --kv f32 2>&1 >/dev/null)
 else # a sanitizer needs more address space than that
     echo 'tq run: error: out of memory: the KV cache for a context of 16777216 tokens takes 256.00 GiB; use a smaller -c'
