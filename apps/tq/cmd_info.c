@@ -323,7 +323,7 @@ int cmd_info(int argc, char **argv)
          .meta = "NAME",
          .kind = ARG_STRING,
          .dst = &o.isa,
-         .help = "with --cpu: as if only this set was there, scalar or avx2"},
+         .help = "with --cpu: as if only this set was there: scalar, avx2, avx512 or neon"},
     };
     arg_command cmd = {
         .name = "tq info",

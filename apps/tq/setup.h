@@ -55,7 +55,7 @@ typedef struct setup {
 #define OPT_ISA(s)                                                                                 \
     {                                                                                              \
         .name = "isa", .meta = "NAME", .kind = ARG_STRING, .dst = &(s).isa,                        \
-        .help = "cache kernels: scalar or avx2 (default: the best that runs here)"                 \
+        .help = "cache kernels: scalar, avx2, avx512 or neon (default: the best that runs here)"   \
     }
 #define OPT_TEMP(s)                                                                                \
     {                                                                                              \
