@@ -6,7 +6,7 @@
  * Schemes take turns, so that a change of the machine's speed hits all of them; the best and the
  * median of the rounds are printed. GB/s counts the packed bytes that must be read once.
  */
-#define _POSIX_C_SOURCE 200809L
+#define _DEFAULT_SOURCE /* clock_gettime, madvise */
 #include "turboquant.h"
 
 #include <math.h>
@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #define MAX_SCHEMES 32
@@ -23,6 +24,7 @@
 typedef struct options {
     const char *schemes;
     uint32_t n_q_heads, n_kv_heads, d_k, d_v, q_len, n_kv, n_threads, rounds, isa, pool_mib;
+    int small_pages;
     int cpu_clock; /* time of all threads, for a machine that others use too */
 } options;
 
@@ -85,6 +87,26 @@ static float noise(uint64_t *state)
     return sum * 1.7320508f;
 }
 
+/* Large pages where the system has them: a head of a page is one run of memory, but the next page
+ * is elsewhere, and each 4 KiB of it would need an address translation. */
+static void *large_pages(void *ctx, size_t bytes)
+{
+    const size_t large = (size_t)2 << 20;
+    void *p = aligned_alloc(large, (bytes + large - 1) / large * large);
+    (void)ctx;
+#if defined(MADV_HUGEPAGE)
+    if (p)
+        madvise(p, bytes, MADV_HUGEPAGE);
+#endif
+    return p;
+}
+
+static void large_pages_free(void *ctx, void *p)
+{
+    (void)ctx;
+    free(p);
+}
+
 static void open_scheme(bench *b, const char *text, const options *o)
 {
     tq_layer layer = {.n_kv_heads = o->n_kv_heads, .d_k = o->d_k, .d_v = o->d_v};
@@ -106,7 +128,8 @@ static void open_scheme(bench *b, const char *text, const options *o)
                            .n_pages = (o->n_kv + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS,
                            .max_seqs = 1,
                            .isa_mask = o->isa};
-    check(tq_cache_create(&b->cache, &cfg, NULL), text);
+    const tq_allocator large = {large_pages, large_pages_free, NULL};
+    check(tq_cache_create(&b->cache, &cfg, o->small_pages ? NULL : &large), text);
     free(layers);
     check(tq_cache_seq_open(b->cache, &b->seq), text);
 
@@ -230,11 +253,13 @@ static options parse(int argc, char **argv)
     static const char usage[] =
         "usage: attn_bench [--schemes \"S S ...\"] [--heads N] [--kv-heads N] [--dk N] [--dv N]\n"
         "                  [--q N] [--kv N] [--threads N] [--rounds N] [--isa MASK] [--pool MIB]\n"
-        "                  [--clock wall|cpu]\n";
+        "                  [--clock wall|cpu] [--pages large|small]\n";
     for (int i = 1; i < argc; i += 2) {
         const char *f = argv[i], *v = i + 1 < argc ? argv[i + 1] : NULL;
         if (!strcmp(f, "--schemes") && v) {
             o.schemes = v;
+        } else if (!strcmp(f, "--pages") && v && (!strcmp(v, "small") || !strcmp(v, "large"))) {
+            o.small_pages = !strcmp(v, "small");
         } else if (!strcmp(f, "--clock") && v && (!strcmp(v, "cpu") || !strcmp(v, "wall"))) {
             o.cpu_clock = !strcmp(v, "cpu");
         } else if (!strcmp(f, "--heads")) {

@@ -279,13 +279,11 @@ static int make_spans(const job *j, tq_span *span, uint32_t r0, uint32_t n_rows,
     return any;
 }
 
-/* Ask for a side of a page before it is needed; hardware prefetch stops at page boundaries. */
-static void prefetch_side(const tq_codec *c, tq_const_planes p)
+/* Let the kernel that reads `p` ask for one side of a page. */
+static void set_ahead(tq_const_planes *p, const tq_codec *next_codec, tq_const_planes next)
 {
-    /* The planes of a side are adjacent. */
-    const size_t bytes = TQ_PAGE_TOKENS * c->block_bytes;
-    for (size_t i = 0; i < bytes; i += 64)
-        __builtin_prefetch(p.codes + i);
+    p->ahead = next.codes; /* the planes of a side are adjacent */
+    p->ahead_bytes = TQ_PAGE_TOKENS * next_codec->block_bytes;
 }
 
 static void run_fused(const job *j, uint32_t t_begin, uint32_t t_end)
@@ -305,10 +303,10 @@ static void run_fused(const job *j, uint32_t t_begin, uint32_t t_end)
             continue;
         tq_const_planes keys = tq_view_planes(v, j->kv_head, page, 0, 0);
         tq_const_planes values = tq_view_planes(v, j->kv_head, page, 0, 1);
-        prefetch_side(v->v_codec, values);
-        k_kern->score[kf](v->k_codec, s, prep, j->rows, keys, n);
+        set_ahead(&keys, v->v_codec, values);
         if (t0 + TQ_TILE < t_end)
-            prefetch_side(v->k_codec, tq_view_planes(v, j->kv_head, page + 1, 0, 0));
+            set_ahead(&values, v->k_codec, tq_view_planes(v, j->kv_head, page + 1, 0, 0));
+        k_kern->score[kf](v->k_codec, s, prep, j->rows, keys, n);
         kern->softmax(s, span, j->rows, j->p->cfg.softcap, j->max, j->sum, alpha);
         v_kern->weigh[vf](v->v_codec, j->out, j->out_stride, s, alpha, j->rows, values, n);
     }

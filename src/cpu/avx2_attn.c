@@ -58,22 +58,6 @@ TQ_INLINE __m256 tanh8(__m256 x)
     return _mm256_or_ps(_mm256_blendv_ps(big, small, is_small), _mm256_and_ps(sign, x));
 }
 
-TQ_INLINE float hmax8(__m256 x)
-{
-    __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    m = _mm_max_ss(m, _mm_movehdup_ps(m));
-    return _mm_cvtss_f32(m);
-}
-
-TQ_INLINE float hsum8(__m256 x)
-{
-    __m128 m = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    m = _mm_add_ps(m, _mm_movehl_ps(m, m));
-    m = _mm_add_ss(m, _mm_movehdup_ps(m));
-    return _mm_cvtss_f32(m);
-}
-
 static void softmax(float *s, const tq_span *span, uint32_t n_rows, float softcap, float *max,
                     float *sum, float *alpha)
 {
@@ -106,7 +90,7 @@ static void softmax(float *s, const tq_span *span, uint32_t n_rows, float softca
          * them. */
         for (int i = 0; i < N_VEC; i++)
             m8 = _mm256_max_ps(x[i], m8);
-        float m = hmax8(m8);
+        float m = tq_hmax8(m8);
         m = m > max[r] ? m : max[r];
         /* Only -INFINITY so far: nothing to weigh, and -INF - -INF would be NaN. */
         const float base = m == -INFINITY ? 0 : m;
@@ -119,7 +103,7 @@ static void softmax(float *s, const tq_span *span, uint32_t n_rows, float softca
         }
         if (m != max[r])
             alpha[r] = _mm256_cvtss_f32(exp8(_mm256_set1_ps(max[r] - base)));
-        sum[r] = sum[r] * alpha[r] + hsum8(total);
+        sum[r] = sum[r] * alpha[r] + tq_hsum8(total);
         max[r] = m;
     }
 }

@@ -10,22 +10,28 @@
 
 #define TQ_INLINE static inline __attribute__((always_inline))
 
-/* Unroll a loop of at most 8 rounds, so that an array of registers that it indexes is registers.
+/* Unroll a loop of at most 16 rounds, so that an array of registers that it indexes is registers.
  * clang does what GCC's pragma asks too late for that. */
 #if defined(__clang__)
 #define TQ_UNROLL_FOR(...) _Pragma("clang loop unroll(full)") for (__VA_ARGS__)
 #else
-#define TQ_UNROLL_FOR(...) _Pragma("GCC unroll 8") for (__VA_ARGS__)
+#define TQ_UNROLL_FOR(...) _Pragma("GCC unroll 16") for (__VA_ARGS__)
 #endif
 
-/* Keep a sum in one register: without it gcc 12 renames the sums of an unrolled loop, runs out of
- * registers and puts one in memory, which then sets the pace. */
-#define TQ_PIN(x) __asm__("" : "+x"(x))
+/* sum + x, in the register of the sum. With the intrinsic gcc 12 regroups a chain of additions: it
+ * makes all products first, runs out of registers and waits for memory. */
+TQ_INLINE __m256i tq_add_i32(__m256i sum, __m256i x)
+{
+    __asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(x));
+    return sum;
+}
 
 /* avx2_attn_score.c */
 tq_prep_fn tq_avx2_prep_f32, tq_avx2_prep_f16, tq_avx2_prep_bf16;
-tq_prep_fn tq_avx2_prep_k2, tq_avx2_prep_k4, tq_avx2_prep_k5, tq_avx2_prep_k8;
 tq_score_fn tq_avx2_score_f32, tq_avx2_score_f16, tq_avx2_score_bf16;
+
+/* avx2_attn_affine.c */
+tq_prep_fn tq_avx2_prep_k2, tq_avx2_prep_k4, tq_avx2_prep_k5, tq_avx2_prep_k8;
 tq_score_fn tq_avx2_score_k2, tq_avx2_score_k4, tq_avx2_score_k5, tq_avx2_score_k8;
 
 /* avx2_attn_weigh.c */
@@ -82,17 +88,64 @@ TQ_INLINE uint64_t tq_load_u64(const uint8_t *p)
     return x;
 }
 
+TQ_INLINE float tq_hmax8(__m256 x)
+{
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+
+TQ_INLINE float tq_hsum8(__m256 x)
+{
+    __m128 m = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    m = _mm_add_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_add_ss(m, _mm_movehdup_ps(m)));
+}
+
+/* A kernel's walk through the memory that is wanted next, see tq_const_planes: each call of
+ * tq_walk_on asks for the share of one of about n_steps steps. Asked for at once it would stall
+ * the core: there are some 24 misses in flight, and a page of keys is a hundred lines or more. */
+typedef struct tq_walk {
+    const uint8_t *p;
+    size_t left, step;
+} tq_walk;
+
+TQ_INLINE tq_walk tq_walk_begin(tq_const_planes planes, uint32_t n_steps)
+{
+    tq_walk w = {planes.ahead, planes.ahead ? planes.ahead_bytes : 0, 0};
+    w.step = (w.left / (n_steps + 1) + 64) / 64 * 64; /* n_steps 0: all at the first */
+    return w;
+}
+
+TQ_INLINE void tq_walk_on(tq_walk *w)
+{
+    const size_t n = w->left < w->step ? w->left : w->step;
+    for (size_t i = 0; i < n; i += 64)
+        _mm_prefetch((const char *)w->p + i, _MM_HINT_T0);
+    w->p += n;
+    w->left -= n;
+}
+
 /* f16 numbers of 8 tokens, 4 groups: dst[g][t] = row t, group g, as f32; rows dst_stride apart.
  * n_groups: 4, or 2 when the rows end after two. Tokens from n on repeat token n - 1. */
 TQ_INLINE void tq_transpose_f16(float *dst, size_t dst_stride, const uint8_t *plane, size_t stride,
                                 uint32_t n, uint32_t n_groups)
 {
     __m128i row[8];
-    for (uint32_t t = 0; t < 8; t++) {
-        const uint8_t *p = plane + (t < n ? t : n - 1) * stride;
-        row[t] = n_groups >= 4 ? _mm_cvtsi64_si128((long long)tq_load_u64(p))
-                               : _mm_cvtsi32_si128((int)tq_load_u32(p));
+    uint8_t copy[8][8];
+    const size_t row_bytes = n_groups >= 4 ? 8 : 4;
+    if (n < 8) {
+        for (uint32_t t = 0; t < 8; t++)
+            memcpy(copy[t], plane + (t < n ? t : n - 1) * stride, row_bytes);
+        plane = copy[0];
+        stride = 8;
     }
+    if (n_groups >= 4)
+        for (uint32_t t = 0; t < 8; t++)
+            row[t] = _mm_loadl_epi64((const __m128i *)(const void *)(plane + t * stride));
+    else
+        for (uint32_t t = 0; t < 8; t++)
+            row[t] = _mm_cvtsi32_si128((int)tq_load_u32(plane + t * stride));
     __m128i a = _mm_unpacklo_epi16(row[0], row[1]), b = _mm_unpacklo_epi16(row[2], row[3]);
     __m128i c = _mm_unpacklo_epi16(row[4], row[5]), d = _mm_unpacklo_epi16(row[6], row[7]);
     __m128i ab = _mm_unpacklo_epi32(a, b), cd = _mm_unpacklo_epi32(c, d);

@@ -76,11 +76,13 @@ TQ_INLINE void weigh_block(float *acc, size_t acc_stride, const float *w, const 
 
 TQ_INLINE void weigh_rows(float *acc, size_t acc_stride, const float *w, const float *alpha,
                           const int8_t *level, size_t level_stride, uint32_t n, uint32_t dim,
-                          const uint32_t rows)
+                          tq_walk *ahead, const uint32_t rows)
 {
     uint32_t j = 0;
-    for (; j + 16 <= dim; j += 16)
+    for (; j + 16 <= dim; j += 16) {
+        tq_walk_on(ahead);
         weigh_block(acc + j, acc_stride, w, alpha, level + j, level_stride, n, rows, 2);
+    }
     if (j < dim)
         weigh_block(acc + j, acc_stride, w, alpha, level + j, level_stride, n, rows, 1);
 }
@@ -88,7 +90,7 @@ TQ_INLINE void weigh_rows(float *acc, size_t acc_stride, const float *w, const f
 /* Up to four rows, and the means of the tokens. */
 static void weigh_four(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
                        const float *alpha, uint32_t rows, const int8_t *level, const float *scale,
-                       const float *mean, const float *ones, uint32_t n)
+                       const float *mean, const float *ones, uint32_t n, tq_walk *ahead)
 {
     const uint32_t dim = v->dim;
     const size_t stride = dim + PAD;
@@ -99,16 +101,16 @@ static void weigh_four(const tq_codec *v, float *acc, size_t acc_stride, const f
             scaled[r * TQ_TILE + t] = w[r * TQ_TILE + t] * scale[t];
     switch (rows) {
     case 1:
-        weigh_rows(acc, acc_stride, scaled, alpha, level, stride, n, dim, 1);
+        weigh_rows(acc, acc_stride, scaled, alpha, level, stride, n, dim, ahead, 1);
         break;
     case 2:
-        weigh_rows(acc, acc_stride, scaled, alpha, level, stride, n, dim, 2);
+        weigh_rows(acc, acc_stride, scaled, alpha, level, stride, n, dim, ahead, 2);
         break;
     case 3:
-        weigh_rows(acc, acc_stride, scaled, alpha, level, stride, n, dim, 3);
+        weigh_rows(acc, acc_stride, scaled, alpha, level, stride, n, dim, ahead, 3);
         break;
     default:
-        weigh_rows(acc, acc_stride, scaled, alpha, level, stride, n, dim, 4);
+        weigh_rows(acc, acc_stride, scaled, alpha, level, stride, n, dim, ahead, 4);
         break;
     }
     for (uint32_t r = 0; mean && r < rows; r++) {
@@ -147,6 +149,7 @@ static void weigh(const tq_codec *v, float *acc, size_t acc_stride, const float 
     const uint32_t fit = LEVEL_BYTES / (dim + PAD), step = fit < TQ_TILE ? fit : TQ_TILE;
     int8_t level[LEVEL_BYTES + 2 * PAD];
     float scale[TQ_TILE], mean[TQ_TILE], ones[TQ_ROW_MAX];
+    tq_walk ahead = tq_walk_begin(values, (n + step - 1) / step * (dim / 16));
 
     if (has_mean)
         rotated_ones(ones, dim);
@@ -162,7 +165,7 @@ static void weigh(const tq_codec *v, float *acc, size_t acc_stride, const float 
         for (uint32_t r = 0; r < n_rows; r += 4)
             weigh_four(v, acc + r * acc_stride, acc_stride, w + (size_t)r * TQ_TILE + t,
                        t ? one : alpha + r, n_rows - r < 4 ? n_rows - r : 4, level, scale,
-                       has_mean ? mean : NULL, ones, m);
+                       has_mean ? mean : NULL, ones, m, &ahead);
     }
 }
 

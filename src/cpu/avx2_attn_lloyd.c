@@ -204,10 +204,8 @@ TQ_INLINE void step(__m256i sum[MAX_ROWS][2], const int16_t *w16, const uint8_t 
         int32_t pair;
         memcpy(&pair, w16 + r * TQ_TILE, sizeof pair);
         __m256i w = _mm256_set1_epi32(pair);
-        sum[r][0] = _mm256_add_epi32(sum[r][0], _mm256_madd_epi16(a, w));
-        sum[r][1] = _mm256_add_epi32(sum[r][1], _mm256_madd_epi16(b, w));
-        TQ_PIN(sum[r][0]);
-        TQ_PIN(sum[r][1]);
+        sum[r][0] = tq_add_i32(sum[r][0], _mm256_madd_epi16(a, w));
+        sum[r][1] = tq_add_i32(sum[r][1], _mm256_madd_epi16(b, w));
     }
 }
 
@@ -215,13 +213,14 @@ TQ_INLINE void step(__m256i sum[MAX_ROWS][2], const int16_t *w16, const uint8_t 
  * multiplied by. */
 TQ_INLINE void block(float *acc, size_t acc_stride, const int16_t *w16, const float *factor,
                      const float *alpha, const uint8_t *codes, size_t stride, uint32_t n,
-                     const codebook16 *book, index_fn *index, finish_fn *finish,
+                     tq_walk *ahead, const codebook16 *book, index_fn *index, finish_fn *finish,
                      const uint32_t half, const uint32_t bits, const uint32_t rows)
 {
     __m256i sum[MAX_ROWS][2];
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
         sum[r][0] = sum[r][1] = _mm256_setzero_si256();
     for (; n >= 4; n -= 4, w16 += 4, codes += 4 * stride) {
+        tq_walk_on(ahead);
         step(sum, w16, codes, codes + stride, book, index, half, bits, rows);
         step(sum, w16 + 2, codes + 2 * stride, codes + 3 * stride, book, index, half, bits, rows);
     }
@@ -236,20 +235,6 @@ TQ_INLINE void block(float *acc, size_t acc_stride, const int16_t *w16, const fl
         _mm256_storeu_ps(dst, _mm256_fmadd_ps(al, _mm256_loadu_ps(dst), a));
         _mm256_storeu_ps(dst + 8, _mm256_fmadd_ps(al, _mm256_loadu_ps(dst + 8), b));
     }
-}
-
-TQ_INLINE float hmax8(__m256 x)
-{
-    __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
-}
-
-TQ_INLINE float hsum8(__m256 x)
-{
-    __m128 m = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    m = _mm_add_ps(m, _mm_movehl_ps(m, m));
-    return _mm_cvtss_f32(_mm_add_ss(m, _mm_movehdup_ps(m)));
 }
 
 /* Weights of `rows` rows times the scales of a group, as integers w16 [rows][64], for 16-token
@@ -274,7 +259,7 @@ TQ_INLINE void quantise_weights(int16_t *w16, float *factor, const float *w, con
         }
     }
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-        const float m = hmax8(max[r]), s = hsum8(sum[r]);
+        const float m = tq_hmax8(max[r]), s = tq_hsum8(sum[r]);
         const float step = fmaxf(m * (1 / WEIGHT_MAX), s * (1 / WEIGHT_SUM));
         /* Below, the quotient could overflow; beside any other tile it is 0. Above: a NaN or Inf of
          * weights or hostile scales must show in the result. */
@@ -295,8 +280,9 @@ TQ_INLINE void quantise_weights(int16_t *w16, float *factor, const float *w, con
 /* Four groups, or the last two, for `rows` rows. */
 TQ_INLINE void four_groups(float *acc, size_t acc_stride, const float *w, const float *alpha,
                            const uint8_t *codes, size_t stride, const float *scale,
-                           uint32_t n_groups, uint32_t n, const codebook16 *book, index_fn *index,
-                           finish_fn *finish, const uint32_t bits, const uint32_t rows)
+                           uint32_t n_groups, uint32_t n, tq_walk *ahead, const codebook16 *book,
+                           index_fn *index, finish_fn *finish, const uint32_t bits,
+                           const uint32_t rows)
 {
     for (uint32_t g = 0; g < n_groups; g++) {
         int16_t w16[MAX_ROWS * TQ_TILE];
@@ -304,10 +290,10 @@ TQ_INLINE void four_groups(float *acc, size_t acc_stride, const float *w, const 
         quantise_weights(w16, factor, w, scale + g * TQ_TILE, book->unit, (n + 15) / 16 * 16, rows);
         const uint8_t *p = codes + g * (GROUP * bits / 8);
         float *dst = acc + g * GROUP;
-        block(dst, acc_stride, w16, factor, alpha, p, stride, n, book, index, finish, 0, bits,
-              rows);
-        block(dst + 16, acc_stride, w16, factor, alpha, p, stride, n, book, index, finish, 1, bits,
-              rows);
+        block(dst, acc_stride, w16, factor, alpha, p, stride, n, ahead, book, index, finish, 0,
+              bits, rows);
+        block(dst + 16, acc_stride, w16, factor, alpha, p, stride, n, ahead, book, index, finish, 1,
+              bits, rows);
     }
 }
 
@@ -316,6 +302,7 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
                      index_fn *index, finish_fn *finish, const uint32_t bits)
 {
     const codebook16 book = make_codebook16(bits);
+    tq_walk ahead = tq_walk_begin(values, v->n_groups * 2 * (n / 4)); /* rows 0..3 do it */
     float scale[4 * TQ_TILE];
     const uint32_t n16 = (n + 15) / 16 * 16; /* quantise_weights takes 16 tokens at a time */
     for (uint32_t g = 0; g < v->n_groups; g += 4) {
@@ -331,7 +318,7 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
             float *dst = acc + r * acc_stride + g * GROUP;
 #define CALL(n_of_rows)                                                                            \
     four_groups(dst, acc_stride, w + r * TQ_TILE, alpha + r, codes, values.codes_stride, scale,    \
-                n_groups, n, &book, index, finish, bits, n_of_rows)
+                n_groups, n, &ahead, &book, index, finish, bits, n_of_rows)
             if (rows == 4)
                 CALL(4);
             else if (rows == 3)

@@ -204,11 +204,13 @@ void tq_avx2_score_norm(const tq_codec *k, float *s, const void *prep, uint32_t 
     if (is_trellis(k))
         tables = tq_avx2_trellis_tables(tq_trellis_get(k->bits));
     memset(level, 0, STEP * width); /* rows beyond the last token are scored too */
+    tq_walk ahead = tq_walk_begin(keys, n / STEP);
     for (uint32_t t = 0; t < n; t += STEP) {
         const uint32_t m = n - t < STEP ? n - t : STEP;
         const uint8_t *q = prep;
         float scale[STEP], *dst = s + t;
 
+        tq_walk_on(&ahead);
         take_levels(level, width, k, &tables, keys, t, m);
         load_scales(scale, keys.scale + t * keys.scale_stride, keys.scale_stride, m);
         for (uint32_t left = n_rows; left > 0;) {

@@ -41,9 +41,11 @@ void tq_avx2_score_decoded(const tq_codec *k, float *s, const void *prep, uint32
     tq_decode_fn *decode = k->kernels->codec->decode_rotated[tq_kfmt(k->format)];
     const uint32_t step = chunk_tokens(k->dim);
     float rows[CHUNK_FLOATS];
+    tq_walk ahead = tq_walk_begin(keys, n / step);
 
     for (uint32_t t = 0; t < n; t += step) {
         const uint32_t m = n - t < step ? n - t : step;
+        tq_walk_on(&ahead);
         decode(k, rows, k->dim, planes_from(keys, t), m);
         tq_avx2_score_f32(k, s + t, prep, n_rows, decoded(rows, k->dim), m);
     }
@@ -55,11 +57,13 @@ void tq_avx2_weigh_decoded(const tq_codec *v, float *acc, size_t acc_stride, con
     tq_decode_fn *decode = v->kernels->codec->decode_rotated[tq_kfmt(v->format)];
     const uint32_t step = chunk_tokens(v->dim);
     float rows[CHUNK_FLOATS], ones[ONES];
+    tq_walk ahead = tq_walk_begin(values, n / step);
 
     for (uint32_t i = 0; i < ONES; i++)
         ones[i] = 1;
     for (uint32_t t = 0; t < n; t += step) {
         const uint32_t m = n - t < step ? n - t : step;
+        tq_walk_on(&ahead);
         decode(v, rows, v->dim, planes_from(values, t), m);
         /* The old sum is scaled once. */
         for (uint32_t r = 0; r < n_rows; r += ONES)

@@ -16,6 +16,9 @@
 #define GROUP    32u
 #define MAX_ROWS 6u
 
+/* Tokens between two requests for memory that is wanted next. */
+#define AHEAD_TOKENS 8u
+
 /* Rows of the next block when n are left. */
 TQ_INLINE uint32_t block_rows(uint32_t n)
 {
@@ -33,20 +36,24 @@ typedef void expand_fn(__m256 x[4], const uint8_t *p, const uint32_t vectors);
 
 /* acc[r] [8 * vectors] of rows r. w [rows][64]. */
 TQ_INLINE void block(float *acc, size_t acc_stride, const float *w, const float *alpha,
-                     const uint8_t *p, size_t stride, uint32_t n, expand_fn *expand,
+                     const uint8_t *p, size_t stride, uint32_t n, tq_walk *ahead, expand_fn *expand,
                      const uint32_t rows, const uint32_t vectors)
 {
     __m256 sum[MAX_ROWS][4];
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
         TQ_UNROLL_FOR (uint32_t i = 0; i < vectors; i++)
             sum[r][i] = _mm256_setzero_ps();
-    for (uint32_t t = 0; t < n; t++, p += stride) {
-        __m256 x[4];
-        expand(x, p, vectors);
-        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-            __m256 y = _mm256_broadcast_ss(w + r * TQ_TILE + t);
-            TQ_UNROLL_FOR (uint32_t i = 0; i < vectors; i++)
-                sum[r][i] = _mm256_fmadd_ps(y, x[i], sum[r][i]);
+    for (uint32_t t = 0; t < n;) {
+        const uint32_t stop = t + AHEAD_TOKENS < n ? t + AHEAD_TOKENS : n;
+        tq_walk_on(ahead);
+        for (; t < stop; t++, p += stride) {
+            __m256 x[4];
+            expand(x, p, vectors);
+            TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+                __m256 y = _mm256_broadcast_ss(w + r * TQ_TILE + t);
+                TQ_UNROLL_FOR (uint32_t i = 0; i < vectors; i++)
+                    sum[r][i] = _mm256_fmadd_ps(y, x[i], sum[r][i]);
+            }
         }
     }
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
@@ -65,13 +72,14 @@ TQ_INLINE void float_rows(const tq_codec *v, float *acc, size_t acc_stride, cons
                           const uint32_t elem_bytes, expand_fn *expand, const uint32_t rows)
 {
     const uint32_t vectors = block_vectors(rows);
+    tq_walk ahead = tq_walk_begin(values, v->dim / (8 * vectors) * (n / AHEAD_TOKENS));
     uint32_t j = 0;
     for (; j + 8 * vectors <= v->dim; j += 8 * vectors)
         block(acc + j, acc_stride, w, alpha, values.codes + (size_t)j * elem_bytes,
-              values.codes_stride, n, expand, rows, vectors);
+              values.codes_stride, n, &ahead, expand, rows, vectors);
     for (; j < v->dim; j += 8)
         block(acc + j, acc_stride, w, alpha, values.codes + (size_t)j * elem_bytes,
-              values.codes_stride, n, expand, rows, 1);
+              values.codes_stride, n, &ahead, expand, rows, 1);
 }
 
 #define BY_ROWS(call)                                                                              \
@@ -97,6 +105,7 @@ TQ_INLINE void float_rows(const tq_codec *v, float *acc, size_t acc_stride, cons
             call(6);                                                                               \
             break;                                                                                 \
         }                                                                                          \
+        values.ahead = NULL; /* once is enough */                                                  \
         acc += taken * acc_stride;                                                                 \
         w += taken * TQ_TILE;                                                                      \
         alpha += taken;                                                                            \
@@ -154,14 +163,15 @@ TQ_INLINE void scale_weights(float *scaled, const float *w, const float *scale, 
 }
 
 TQ_INLINE void group_rows(float *acc, size_t acc_stride, const float *w, const float *scale,
-                          const float *alpha, const float *tile, uint32_t n, const uint32_t rows)
+                          const float *alpha, const float *tile, uint32_t n, tq_walk *ahead,
+                          const uint32_t rows)
 {
     const uint32_t vectors = block_vectors(rows);
     float scaled[MAX_ROWS * TQ_TILE];
     scale_weights(scaled, w, scale, rows, n);
     for (uint32_t j = 0; j < GROUP; j += 8 * vectors)
         block(acc + j, acc_stride, scaled, alpha, (const uint8_t *)(const void *)(tile + j),
-              GROUP * sizeof(float), n, expand_f32, rows, vectors);
+              GROUP * sizeof(float), n, ahead, expand_f32, rows, vectors);
 }
 
 void tq_avx2_weigh_v8(const tq_codec *v, float *all_acc, size_t acc_stride, const float *all_w,
@@ -169,6 +179,7 @@ void tq_avx2_weigh_v8(const tq_codec *v, float *all_acc, size_t acc_stride, cons
 {
     const float *table = tq_lloyd_get(8)->centroid;
     float tile[TQ_TILE * GROUP], scale[4 * TQ_TILE];
+    tq_walk ahead = tq_walk_begin(values, v->n_groups * 2 * (n / AHEAD_TOKENS));
     for (uint32_t g = 0; g < v->n_groups; g++) {
         if (g % 4 == 0)
             for (uint32_t t = 0; t < n; t += 8)
@@ -178,7 +189,8 @@ void tq_avx2_weigh_v8(const tq_codec *v, float *all_acc, size_t acc_stride, cons
         float *acc = all_acc + (size_t)g * GROUP;
         const float *w = all_w, *alpha = all_alpha;
         uint32_t n_rows = all_rows;
-#define V8_CALL(rows) group_rows(acc, acc_stride, w, scale + g % 4 * TQ_TILE, alpha, tile, n, rows)
+#define V8_CALL(rows)                                                                              \
+    group_rows(acc, acc_stride, w, scale + g % 4 * TQ_TILE, alpha, tile, n, &ahead, rows)
         BY_ROWS(V8_CALL)
     }
 }

@@ -222,6 +222,7 @@ void TQ_CLUSTER(tq_avx512_score_norm)(const tq_codec *k, float *s, const void *p
     int8_t level[STEP * TQ_ROW_MAX + SPARE];
     const uint32_t width = padded(k->dim);
 
+    tq_look_ahead(keys);
     if (k->zero_bytes) {
         tq_avx2_score_decoded(k, s, prep, n_rows, keys, n);
         return;
@@ -360,6 +361,7 @@ void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_
     int8_t level[LEVEL_BYTES + SPARE];
     token_numbers of;
 
+    tq_look_ahead(values);
     for (uint32_t j = 0; v->zero_bytes && j < dim; j++)
         of.ones[j] = 1;
     if (v->zero_bytes)

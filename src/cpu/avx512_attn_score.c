@@ -243,6 +243,7 @@ TQ_INLINE void score_affine(const tq_codec *k, float *s, const void *prep, uint3
     void TQ_CLUSTER_B(tq_avx512_score_k, bits)(const tq_codec *k, float *s, const void *prep,      \
                                                uint32_t n_rows, tq_const_planes keys, uint32_t n)  \
     {                                                                                              \
+        tq_look_ahead(keys);                                                                       \
         score_affine(k, s, prep, n_rows, keys, n, pair_k##bits, bits);                             \
     }
 

@@ -191,6 +191,7 @@ TQ_INLINE void weigh_lloyd(const tq_codec *v, float *acc, size_t acc_stride, con
         const tq_codec *v, float *acc, size_t acc_stride, const float *w, const float *alpha,      \
         uint32_t n_rows, tq_const_planes values, uint32_t n)                                       \
     {                                                                                              \
+        tq_look_ahead(values);                                                                     \
         weigh_lloyd(v, acc, acc_stride, w, alpha, n_rows, values, n, expand_v##bits, bits);        \
     }
 

@@ -37,7 +37,18 @@ typedef struct tq_const_planes {
     size_t codes_stride;
     size_t scale_stride;
     size_t zero_stride;
+    /* Memory that the caller will want next, or NULL: a kernel of attention should ask for it
+     * (prefetch), best evenly over its own work. Hardware prefetch stops at each 4 KiB. */
+    const uint8_t *ahead;
+    size_t ahead_bytes;
 } tq_const_planes;
+
+/* Ask for all of it at once, which holds the core up for a while. */
+static inline void tq_look_ahead(tq_const_planes p)
+{
+    for (size_t i = 0; p.ahead && i < p.ahead_bytes; i += 64)
+        __builtin_prefetch(p.ahead + i);
+}
 
 /* EXACT. src [n][dim] finite, src_stride floats apart. */
 typedef void tq_encode_fn(const tq_codec *c, tq_planes dst, const float *src, size_t src_stride,

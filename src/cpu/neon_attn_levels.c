@@ -120,6 +120,7 @@ void tq_neon_score_norm(const tq_codec *k, float *s, const void *prep, uint32_t 
     const uint32_t dim = k->dim;
     int8_t level[STEP * TQ_ROW_MAX + TQ_ROW_PAD];
 
+    tq_look_ahead(keys);
     if (k->zero_bytes) {
         tq_scalar_score_rotated(k, s, prep, n_rows, keys, n);
         return;
@@ -212,6 +213,7 @@ void tq_neon_weigh_norm(const tq_codec *v, float *acc, size_t acc_stride, const 
     int8_t level[LEVEL_BYTES + TQ_ROW_PAD];
     token_numbers of;
 
+    tq_look_ahead(values);
     for (uint32_t j = 0; v->zero_bytes && j < v->dim; j++)
         of.ones[j] = 1;
     if (v->zero_bytes)

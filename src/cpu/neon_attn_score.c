@@ -51,6 +51,7 @@ TQ_INLINE void score_float(const tq_codec *k, float *s, const void *prep, uint32
     void tq_neon_score_##name(const tq_codec *k, float *s, const void *prep, uint32_t n_rows,      \
                               tq_const_planes keys, uint32_t n)                                    \
     {                                                                                              \
+        tq_look_ahead(keys);                                                                       \
         score_float(k, s, prep, n_rows, keys, n, bytes, tq_load8_##name);                          \
     }
 
@@ -137,6 +138,7 @@ TQ_INLINE void score_affine(const tq_codec *k, float *s, const void *prep, uint3
     void tq_neon_score_k##b(const tq_codec *k, float *s, const void *prep, uint32_t n_rows,        \
                             tq_const_planes keys, uint32_t n)                                      \
     {                                                                                              \
+        tq_look_ahead(keys);                                                                       \
         score_affine(k, s, prep, n_rows, keys, n, b);                                              \
     }
 

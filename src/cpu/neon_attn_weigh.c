@@ -72,6 +72,7 @@ TQ_INLINE void weigh_float(const tq_codec *v, float *acc, size_t acc_stride, con
                               const float *alpha, uint32_t n_rows, tq_const_planes values,         \
                               uint32_t n)                                                          \
     {                                                                                              \
+        tq_look_ahead(values);                                                                     \
         weigh_float(v, acc, acc_stride, w, alpha, n_rows, values, n, bytes, tq_load8_##name);      \
     }
 
@@ -107,6 +108,7 @@ TQ_INLINE void weigh_lloyd(const tq_codec *v, float *acc, size_t acc_stride, con
                             const float *alpha, uint32_t n_rows, tq_const_planes values,           \
                             uint32_t n)                                                            \
     {                                                                                              \
+        tq_look_ahead(values);                                                                     \
         weigh_lloyd(v, acc, acc_stride, w, alpha, n_rows, values, n, b);                           \
     }
 

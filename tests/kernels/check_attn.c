@@ -126,7 +126,14 @@ static tq_planes stored_rows(ck *t, const tq_codec *c, size_t arena, uint32_t n)
 
 static tq_const_planes to_const(tq_planes p)
 {
-    tq_const_planes q = {p.codes, p.scale, p.zero, p.codes_stride, p.scale_stride, p.zero_stride};
+    tq_const_planes q = {.codes = p.codes,
+                         .scale = p.scale,
+                         .zero = p.zero,
+                         .codes_stride = p.codes_stride,
+                         .scale_stride = p.scale_stride,
+                         .zero_stride = p.zero_stride,
+                         .ahead = p.codes, /* a hint: must not change anything */
+                         .ahead_bytes = 5000};
     return q;
 }
 

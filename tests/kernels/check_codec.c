@@ -221,8 +221,12 @@ static int same_planes(const tq_codec *c, const layout *l, tq_planes a, tq_plane
 
 static tq_const_planes to_const(tq_planes p)
 {
-    return (tq_const_planes){p.codes,        p.scale,        p.zero,
-                             p.codes_stride, p.scale_stride, p.zero_stride};
+    return (tq_const_planes){.codes = p.codes,
+                             .scale = p.scale,
+                             .zero = p.zero,
+                             .codes_stride = p.codes_stride,
+                             .scale_stride = p.scale_stride,
+                             .zero_stride = p.zero_stride};
 }
 
 static layout random_layout(ck *t)

@@ -68,7 +68,10 @@ static void check_decoders(const uint8_t *code, uint32_t n, uint32_t dim, uint32
     for (size_t m = 0; m < masks_of(masks); m++) {
         assert_int_equal(tq_codec_init(&c, format_of(bits), dim, 0, masks[m]), TQ_OK);
         const tq_planes p = {blocks, blocks + c.code_bytes, NULL, c.block_bytes, c.block_bytes, 0};
-        const tq_const_planes in = {p.codes, p.scale, NULL, p.codes_stride, p.scale_stride, 0};
+        const tq_const_planes in = {.codes = p.codes,
+                                    .scale = p.scale,
+                                    .codes_stride = p.codes_stride,
+                                    .scale_stride = p.scale_stride};
         const int kfmt = tq_kfmt(c.format);
         c.kernels->codec->decode_rotated[kfmt](&c, rows, dim, in, n);
         for (size_t j = 0; j < (size_t)n * dim; j++)
