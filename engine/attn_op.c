@@ -160,7 +160,11 @@ static double cache_bytes(const tqe_attn_geometry *geo)
 static tqe_status allocate(tqe_attn *a, tqe_error *err)
 {
     const tqe_attn_geometry *geo = &a->geo;
-    const tq_layer layer = {geo->n_kv_heads, geo->d_head, geo->d_head, geo->scheme};
+    const tq_layer layer = {.n_kv_heads = geo->n_kv_heads,
+                            .d_k = geo->d_head,
+                            .d_v = geo->d_head,
+                            .scheme = geo->scheme,
+                            .window = geo->window};
     size_t partials_bytes = 0;
     size_t work_bytes = 0;
     tq_status st = tq_attn_bounds(&layer, geo->n_heads, geo->n_batch, geo->n_ctx, &partials_bytes,
@@ -304,5 +308,5 @@ void tqe_attn_stats(const tqe_attn *a, size_t *bytes_per_token, size_t *capacity
     tq_cache_stats s = {0};
     (void)tq_cache_get_stats(a->cache, &s);
     *bytes_per_token = s.bytes_per_token;
-    *capacity_bytes = (size_t)s.n_pages * s.page_bytes;
+    *capacity_bytes = s.capacity_bytes;
 }

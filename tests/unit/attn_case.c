@@ -21,8 +21,11 @@ void attn_case_open(attn_case *c, uint64_t seed)
 {
     tq_layer layer = {.n_kv_heads = c->n_kv, .d_k = c->d_k, .d_v = c->d_v};
     assert_int_equal(tq_scheme_parse(&layer.scheme, c->scheme, NULL, 0), TQ_OK);
-    tq_cache_config cfg = {&layer, 1, (c->n_tokens + 63) / 64 + 1, 4,
-                           c->isa_mask ? c->isa_mask : TQ_ISA_ALL};
+    tq_cache_config cfg = {.layers = &layer,
+                           .n_layers = 1,
+                           .n_pages = (c->n_tokens + 63) / 64 + 1,
+                           .max_seqs = 4,
+                           .isa_mask = c->isa_mask ? c->isa_mask : TQ_ISA_ALL};
     assert_int_equal(tq_cache_create(&c->cache, &cfg, NULL), TQ_OK);
     assert_int_equal(tq_cache_seq_open(c->cache, &c->seq), TQ_OK);
 

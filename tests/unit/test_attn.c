@@ -333,8 +333,9 @@ static void any_bytes_can_be_attended_to(void **state)
             attn_case_open(&c, 24);
             uint64_t seed = 25;
             for (uint32_t p = 0; p < 3; p++) {
-                uint8_t *page = (uint8_t *)c.view.pages + c.view.page_table[p] * c.view.page_bytes;
-                for (size_t j = 0; j < c.view.page_bytes; j++)
+                const tq_rows *rows = &c.view.packed;
+                uint8_t *page = (uint8_t *)rows->pages + rows->page_table[p] * rows->page_bytes;
+                for (size_t j = 0; j < rows->page_bytes; j++)
                     page[j] = (uint8_t)test_random(&seed);
             }
             attn_case_run(&c);

@@ -324,8 +324,7 @@ static void bounds_hold_for_every_plan(void **state)
         assert_int_equal(tq_codec_init(&k, kf, layer.d_k, 0, TQ_ISA_ALL), TQ_OK);
         assert_int_equal(tq_codec_init(&v, vf, layer.d_v, 0, TQ_ISA_ALL), TQ_OK);
         for (int i = 0; i < 20; i++) {
-            tq_view view = {.k_codec = &k,
-                            .v_codec = &v,
+            tq_view view = {.packed = {.k = &k, .v = &v},
                             .n_kv_heads = layer.n_kv_heads,
                             .attn = layer.scheme.attn};
             tq_attn_config cfg = {.n_q_heads = heads, .scale = 1};
