@@ -129,6 +129,7 @@ typedef struct tqe_session tqe_session;
 
 #define TQE_MAX_CTX     (1u << 24)
 #define TQE_MAX_THREADS 256u
+#define TQE_MAX_SEQS    1024u
 
 typedef struct tqe_session_params {
     uint32_t n_ctx;     /* tokens the cache holds, 1..TQE_MAX_CTX; 0: min(4096, n_ctx_train) */
@@ -136,11 +137,19 @@ typedef struct tqe_session_params {
     uint32_t n_batch;   /* prompt tokens per graph, 1..4096; 0: 512 */
     const char *kv;     /* scheme string; NULL: "turbo:k8v3" */
     uint32_t isa_mask;  /* TQ_ISA_ALL, or a subset; 0: all */
+    uint32_t n_seqs;    /* this session and its forks at once, 1..TQE_MAX_SEQS; 0: 1 */
+    uint32_t rollback;  /* tokens that truncate can drop at any time, 1..4096; 0: 32 */
 } tqe_session_params;
 
 tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_session_params *p,
                               tqe_error *err);
 void tqe_session_free(tqe_session *s);
+
+/* A session of its own with the first n tokens of s, n <= length. They share memory: the tokens
+ * that both have are kept once. s and its forks belong to one thread at a time, together; any of
+ * them may be freed first. There are logits if n is the length of s. Errors: TQE_ERR_FULL (n_seqs),
+ * TQE_ERR_ARG (n above the length, or 0 < n < tqe_session_min_truncate). */
+tqe_status tqe_session_fork(tqe_session **out, const tqe_session *s, size_t n, tqe_error *err);
 
 /* Called between batches of a long eval; return false to stop (TQE_ERR_CANCELLED: the tokens
  * done so far stay, and there are no logits until the next eval). */
@@ -153,15 +162,19 @@ tqe_status tqe_session_eval(tqe_session *s, const int32_t *ids, size_t n, float 
 /* [n_vocab], valid until the next eval; NULL before the first and after a truncation. */
 const float *tqe_session_logits(const tqe_session *s);
 size_t tqe_session_len(const tqe_session *s);
-/* Drop the tokens from n on. */
+/* Drop the tokens from n on (roll back). Sliding windows and the options tail and start of a KV
+ * scheme forget rows that are read no more: n must then be 0 or at least min_truncate, which is
+ * never above length - 1 - rollback unless the session was forked or truncated before. */
 tqe_status tqe_session_truncate(tqe_session *s, size_t n, tqe_error *err);
+size_t tqe_session_min_truncate(const tqe_session *s);
 
 typedef struct tqe_session_info {
     char kv[TQ_SCHEME_TEXT_BYTES]; /* canonical scheme */
     uint32_t n_ctx, n_threads, n_batch;
     uint32_t n_tokens;
     size_t kv_bytes_per_token;  /* over all layers */
-    size_t kv_bytes_used;       /* n_tokens * kv_bytes_per_token */
+    size_t kv_bytes_used;       /* n_tokens * kv_bytes_per_token; with a window less, with tail,
+                                   sink or start also what is kept in f16 beside that */
     size_t f16_bytes_per_token; /* what an f16 cache would take */
     size_t kv_bytes_capacity;   /* memory reserved (touched only as it fills) */
 } tqe_session_info;
