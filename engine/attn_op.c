@@ -19,6 +19,7 @@
 /* One cache for a session and its forks, which one thread at a time uses. */
 typedef struct kv_store {
     tq_cache *cache;
+    size_t cache_bytes;
     uint32_t n_users;
 } kv_store;
 
@@ -157,15 +158,6 @@ static tqe_status out_of_memory(const tqe_attn_geometry *geo, const char *what, 
                     u > 0 ? 2 : 0, bytes, units[u]);
 }
 
-static tq_layer layer_of(const tqe_attn_geometry *geo)
-{
-    return (tq_layer){.n_kv_heads = geo->n_kv_heads,
-                      .d_k = geo->d_head,
-                      .d_v = geo->d_head,
-                      .scheme = geo->scheme,
-                      .window = geo->window};
-}
-
 static double cache_bytes(const tqe_attn_geometry *geo)
 {
     size_t per_head = 0;
@@ -179,7 +171,7 @@ static double cache_bytes(const tqe_attn_geometry *geo)
 static tqe_status allocate_scratch(tqe_attn *a, tqe_error *err)
 {
     const tqe_attn_geometry *geo = &a->geo;
-    const tq_layer layer = layer_of(geo);
+    const tq_layer layer = tqe_kv_layer(geo);
     size_t partials_bytes = 0;
     size_t work_bytes = 0;
     tq_status st = tq_attn_bounds(&layer, geo->n_heads, geo->n_batch, geo->n_ctx, &partials_bytes,
@@ -205,30 +197,17 @@ static tqe_status allocate_scratch(tqe_attn *a, tqe_error *err)
 static tqe_status allocate_cache(tqe_attn *a, tqe_error *err)
 {
     const tqe_attn_geometry *geo = &a->geo;
-    tq_layer *layers = calloc(geo->n_layers, sizeof(*layers));
+    tq_cache_config cfg;
     a->store = calloc(1, sizeof(*a->store));
-    if (layers == NULL || a->store == NULL) {
-        free(layers);
+    if (a->store == NULL || !tqe_kv_config(&cfg, geo)) {
         return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
     }
     a->store->n_users = 1;
-    for (uint32_t i = 0; i < geo->n_layers; i++) {
-        layers[i] = layer_of(geo);
+    tq_status st = tq_cache_bytes(&cfg, &a->store->cache_bytes);
+    if (st == TQ_OK) {
+        st = tq_cache_create(&a->store->cache, &cfg, NULL);
     }
-    /* Each session may have a mark, which shares all pages but the one that is written next. */
-    const uint64_t n_pages = (geo->n_ctx + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS + (uint64_t)1;
-    const tq_cache_config cfg = {
-        .layers = layers,
-        .n_layers = geo->n_layers,
-        .n_pages =
-            n_pages * geo->n_seqs < TQE_MAX_CTX ? (uint32_t)(n_pages * geo->n_seqs) : TQE_MAX_CTX,
-        .max_seqs = 2 * geo->n_seqs,
-        .isa_mask = geo->isa_mask,
-        .max_append = geo->n_batch,
-        .rollback = geo->rollback,
-    };
-    tq_status st = tq_cache_create(&a->store->cache, &cfg, NULL);
-    free(layers);
+    free((void *)(uintptr_t)cfg.layers);
     a->cache = a->store->cache;
     if (st == TQ_OK) {
         st = tq_cache_seq_open(a->cache, &a->seq);
@@ -427,5 +406,5 @@ void tqe_attn_stats(const tqe_attn *a, size_t *bytes_per_token, size_t *capacity
     tq_cache_stats s = {0};
     (void)tq_cache_get_stats(a->cache, &s);
     *bytes_per_token = s.bytes_per_token;
-    *capacity_bytes = s.capacity_bytes;
+    *capacity_bytes = a->store->cache_bytes;
 }

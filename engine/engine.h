@@ -131,6 +131,9 @@ typedef struct tqe_session tqe_session;
 #define TQE_MAX_THREADS 256u
 #define TQE_MAX_SEQS    1024u
 
+#define TQE_DEFAULT_BATCH    512u
+#define TQE_DEFAULT_ROLLBACK 32u
+
 typedef struct tqe_session_params {
     uint32_t n_ctx;     /* tokens the cache holds, 1..TQE_MAX_CTX; 0: min(4096, n_ctx_train) */
     uint32_t n_threads; /* 1..TQE_MAX_THREADS; 0: physical cores */
@@ -138,7 +141,7 @@ typedef struct tqe_session_params {
     const char *kv;     /* scheme string; NULL: "turbo:k8v3" */
     uint32_t isa_mask;  /* TQ_ISA_ALL, or a subset; 0: all */
     uint32_t n_seqs;    /* this session and its forks at once, 1..TQE_MAX_SEQS; 0: 1 */
-    uint32_t rollback;  /* tokens that truncate can drop at any time, 1..4096; 0: 32 */
+    uint32_t rollback;  /* tokens that truncate can drop at any time, 1..4096; 0: default */
 } tqe_session_params;
 
 tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_session_params *p,
@@ -176,9 +179,20 @@ typedef struct tqe_session_info {
     size_t kv_bytes_used;       /* n_tokens * kv_bytes_per_token; with a window less, with tail,
                                    sink or start also what is kept in f16 beside that */
     size_t f16_bytes_per_token; /* what an f16 cache would take */
-    size_t kv_bytes_capacity;   /* memory reserved (touched only as it fills) */
+    size_t kv_bytes_capacity;   /* memory of the cache (touched only as it fills), with all forks */
 } tqe_session_info;
 void tqe_session_get_info(const tqe_session *s, tqe_session_info *info);
+
+/* What fits: the longest context of n_seqs sessions (1..TQE_MAX_SEQS) whose cache takes at most
+ * memory_bytes. Only the geometry of m is needed (tqe_model_probe). */
+typedef struct tqe_kv_plan {
+    uint32_t n_ctx;         /* of each session, a multiple of 64; 0: not even 64 tokens fit */
+    size_t cache_bytes;     /* what tqe_session_create allocates for that n_ctx and n_seqs; or 0 */
+    size_t page_bytes;      /* 64 tokens of all layers, packed */
+    size_t bytes_per_token; /* the same for one */
+} tqe_kv_plan;
+tqe_status tqe_kv_plan_make(tqe_kv_plan *out, const tqe_model_info *m, const tq_scheme *scheme,
+                            uint64_t memory_bytes, uint32_t n_seqs, tqe_error *err);
 
 /* ---- Sampler --------------------------------------------------------------------------- */
 

@@ -180,6 +180,10 @@ typedef struct tqe_attn_geometry {
     float scale;
 } tqe_attn_geometry;
 
+/* kv_plan.c: the layers of a cache, all alike, and its config; cfg->layers is malloc'ed. */
+tq_layer tqe_kv_layer(const tqe_attn_geometry *geo);
+bool tqe_kv_config(tq_cache_config *cfg, const tqe_attn_geometry *geo);
+
 tqe_status tqe_attn_create(tqe_attn **out, const tqe_attn_geometry *geo, tqe_error *err);
 /* Another timeline in the same cache, with the first n tokens of `from`. */
 tqe_status tqe_attn_fork(tqe_attn **out, const tqe_attn *from, uint32_t n, tqe_error *err);

@@ -135,7 +135,7 @@ static tqe_status check_params(const tqe_model *m, const tqe_session_params *p,
     p = p != NULL ? p : &zero;
     info->n_ctx = p->n_ctx != 0 ? p->n_ctx : (c->n_ctx_train < 4096 ? c->n_ctx_train : 4096);
     info->n_threads = p->n_threads != 0 ? p->n_threads : tqe_physical_cores();
-    info->n_batch = p->n_batch != 0 ? p->n_batch : 512;
+    info->n_batch = p->n_batch != 0 ? p->n_batch : TQE_DEFAULT_BATCH;
     if (info->n_ctx > TQE_MAX_CTX) {
         return tqe_fail(err, TQE_ERR_ARG, "a context of %u tokens: 1 to %u are possible",
                         info->n_ctx, TQE_MAX_CTX);
@@ -164,6 +164,10 @@ static tqe_status check_params(const tqe_model *m, const tqe_session_params *p,
     if (tq_scheme_parse(&geo->scheme, text, why, sizeof(why)) != TQ_OK) {
         return tqe_fail(err, TQE_ERR_SCHEME, "%s", why);
     }
+    if (geo->scheme.kmean[0] != '\0' || geo->scheme.layers[0] != '\0') {
+        return tqe_fail(err, TQE_ERR_SCHEME, "KV scheme '%s': files (%s) cannot be read yet", text,
+                        geo->scheme.kmean[0] != '\0' ? "kmean=" : "layers=");
+    }
     if (tq_scheme_format(&geo->scheme, info->kv, sizeof(info->kv)) != TQ_OK) {
         return tqe_fail(err, TQE_ERR_SCHEME, "KV scheme '%s' is not usable", text);
     }
@@ -185,7 +189,7 @@ static tqe_status check_params(const tqe_model *m, const tqe_session_params *p,
     geo->n_threads = info->n_threads;
     geo->isa_mask = p->isa_mask != 0 ? p->isa_mask : TQ_ISA_ALL;
     geo->n_seqs = p->n_seqs != 0 ? p->n_seqs : 1;
-    geo->rollback = p->rollback != 0 ? p->rollback : 32;
+    geo->rollback = p->rollback != 0 ? p->rollback : TQE_DEFAULT_ROLLBACK;
     info->f16_bytes_per_token = (size_t)c->n_layers * c->n_kv_heads * c->d_head * 2 * 2;
     return TQE_OK;
 }
