@@ -3,8 +3,8 @@
  *
  * The format fixes the order of each group's sum of squares, so a group cannot be summed across
  * lanes. Instead eight groups (rows of 64, 128 and 256 are taken 4, 2 and 1 at a time) are
- * transposed: lane i then sums group i in order. Rows of other lengths are padded to whole tiles.
- * Rows whose sums overflow go through the reference.
+ * transposed: lane i then sums group i in order. Rows of other lengths are filled up with zeros to
+ * whole groups and tiles. Rows whose sums overflow go through the reference.
  */
 #include "cpu/avx2.h"
 #include "codec.h"
@@ -187,13 +187,14 @@ TQ_INLINE __m256i lloyd_codes(__m256 v, const float *boundary, const search_tree
     return b <= LINEAR_BITS ? count_linear(v, boundary, (1 << b) - 1) : count_by_tree(v, tree, b);
 }
 
-/* Codes and scales of eight groups of y; scale16 may be longer than the groups that are kept. */
-TQ_INLINE void encode_tile(uint8_t codes[8 * 32], uint16_t *scale16, const float *y, __m256 t,
+/* Codes and scales of eight groups of y, whose mean squares are given; scale16 may be longer than
+ * the groups that are kept. */
+TQ_INLINE void encode_tile(uint8_t codes[8 * 32], uint16_t *scale16, const float *y, __m256 mean,
                            const search_tree *tree, int b, int strict)
 {
     const float *boundary = tq_lloyd_get((uint32_t)b)->boundary;
     float d8[8];
-    __m256 r = _mm256_sqrt_ps(_mm256_mul_ps(t, _mm256_set1_ps(0.03125f)));
+    __m256 r = _mm256_sqrt_ps(mean);
 
     _mm256_storeu_ps(d8, _mm256_add_ps(r, _mm256_set1_ps(TQ_EPS)));
     if (!strict)
@@ -210,30 +211,54 @@ TQ_INLINE void encode_tile(uint8_t codes[8 * 32], uint16_t *scale16, const float
     }
 }
 
+/* Sums of squares to means, docs/format.md 7.2 and 7.3: division by 32 is the same number as
+ * multiplication by 1/32. */
+typedef struct group_sizes {
+    float n[TQ_DIM_MAX / TQ_GROUP]; /* elements of the groups of a pass */
+    int all_whole;
+} group_sizes;
+
+TQ_INLINE void group_sizes_init(group_sizes *s, const tq_codec *c)
+{
+    s->all_whole = c->dim % TQ_GROUP == 0;
+    for (uint32_t i = 0; i < TQ_DIM_MAX / TQ_GROUP; i++)
+        s->n[i] = (float)tq_group_size(c->dim, i % c->n_groups);
+}
+
+TQ_INLINE __m256 means_of(__m256 sum, const group_sizes *s, uint32_t tile)
+{
+    return s->all_whole ? _mm256_mul_ps(sum, _mm256_set1_ps(0.03125f))
+                        : _mm256_div_ps(sum, _mm256_loadu_ps(s->n + 8 * tile));
+}
+
 TQ_INLINE void encode_lloyd(const tq_codec *c, tq_planes dst, const float *src, size_t src_stride,
                             size_t n, int b)
 {
     const int strict = (c->flags & TQ_CODEC_STRICT) != 0;
-    const size_t rows_per_pass = TILE % c->dim == 0 ? TILE / c->dim : 1;
-    const uint32_t n_tiles = (c->dim + TILE - 1) / TILE;
-    const size_t padded = (size_t)n_tiles * TILE;
+    const uint32_t width = c->n_groups * TQ_GROUP; /* of a row, filled up */
+    const size_t rows_per_pass = width <= TILE ? TILE / width : 1;
+    const uint32_t n_tiles = (width + TILE - 1) / TILE;
+    const size_t padded = (size_t)n_tiles * TILE, code_bytes = (size_t)c->n_groups * 4 * (size_t)b;
     const __m256 inf = _mm256_set1_ps(INFINITY);
     float y[TQ_DIM_MAX];
     uint8_t codes[TQ_DIM_MAX];
     uint16_t scale16[TQ_DIM_MAX / TQ_GROUP];
     search_tree tree;
+    group_sizes sizes;
 
+    group_sizes_init(&sizes, c);
     if (b > LINEAR_BITS)
         search_tree_init(&tree, tq_lloyd_get((uint32_t)b)->boundary, b);
+    memset(y, 0, padded * sizeof(float));
     for (size_t row = 0; row < n; row += rows_per_pass) {
         size_t rows = n - row < rows_per_pass ? n - row : rows_per_pass;
         __m256 sum[TQ_DIM_MAX / TILE];
         int finite = 0xff;
 
         for (size_t i = 0; i < rows; i++)
-            rotate_row(y + i * c->dim, src + (row + i) * src_stride, c->dim);
-        if (rows * c->dim < padded)
-            memset(y + rows * c->dim, 0, (padded - rows * c->dim) * sizeof(float));
+            rotate_row(y + i * width, src + (row + i) * src_stride, c->dim);
+        if (rows < rows_per_pass)
+            memset(y + rows * width, 0, (padded - rows * width) * sizeof(float));
         for (uint32_t tile = 0; tile < n_tiles; tile++) {
             sum[tile] = sum_squares8(y + tile * TILE);
             finite &= _mm256_movemask_ps(_mm256_cmp_ps(sum[tile], inf, _CMP_LT_OQ));
@@ -247,10 +272,9 @@ TQ_INLINE void encode_lloyd(const tq_codec *c, tq_planes dst, const float *src, 
         }
         for (uint32_t tile = 0; tile < n_tiles; tile++)
             encode_tile(codes + tile * TILE * (uint32_t)b / 8, scale16 + tile * 8, y + tile * TILE,
-                        sum[tile], &tree, b, strict);
+                        means_of(sum[tile], &sizes, tile), &tree, b, strict);
         for (size_t i = 0; i < rows; i++) {
-            memcpy(dst.codes + (row + i) * dst.codes_stride, codes + i * c->code_bytes,
-                   c->code_bytes);
+            memcpy(dst.codes + (row + i) * dst.codes_stride, codes + i * code_bytes, c->code_bytes);
             memcpy(dst.scale + (row + i) * dst.scale_stride, scale16 + i * c->n_groups,
                    c->scale_bytes);
         }
@@ -260,12 +284,23 @@ TQ_INLINE void encode_lloyd(const tq_codec *c, tq_planes dst, const float *src, 
 TQ_INLINE void decode_row(const tq_codec *c, float *out, const uint8_t *codes, const uint8_t *scale,
                           const tq_lloyd_regs *regs, int b)
 {
-    for (uint32_t g = 0; g < c->n_groups; g++) {
+    const uint32_t n_whole = c->dim / 64 * 2; /* groups with a neighbour */
+    __m256i idx[4];
+
+    for (uint32_t g = 0; g < n_whole; g++) {
         __m256 s = tq_broadcast_f16(scale + (size_t)g * 2);
-        __m256i idx[4];
 
         tq_unpack_group(idx, codes, g, b);
         for (int k = 0; k < 4; k++)
+            _mm256_storeu_ps(out + TQ_GROUP * g + 8 * k,
+                             _mm256_mul_ps(tq_lloyd_lookup(regs, idx[k], b), s));
+    }
+    for (uint32_t g = n_whole; g < c->n_groups; g++) {
+        const uint32_t size = tq_group_size(c->dim, g);
+        __m256 s = tq_broadcast_f16(scale + (size_t)g * 2);
+
+        tq_unpack_last(idx, codes + (size_t)g * 4 * (size_t)b, size, b);
+        for (uint32_t k = 0; k < size / 8; k++)
             _mm256_storeu_ps(out + TQ_GROUP * g + 8 * k,
                              _mm256_mul_ps(tq_lloyd_lookup(regs, idx[k], b), s));
     }

@@ -126,6 +126,23 @@ const tq_kernels *tq_kernels_get(uint32_t isa_mask)
     return &tq_kernels_scalar;
 }
 
+/* Affine keys and Lloyd values whose rows are no whole number of pairs of groups: coded by vectors,
+ * attended by the reference, which reads decoded rows. */
+#if defined(TQ_HAVE_AVX2)
+static const tq_kernels kernels_avx2_short = {
+    .codec = &tq_codec_kernels_avx2,
+    .attn = &tq_attn_kernels_scalar,
+    .isa = TQ_ISA_AVX2,
+};
+#endif
+#if defined(TQ_HAVE_NEON)
+static const tq_kernels kernels_neon_short = {
+    .codec = &tq_codec_kernels_neon,
+    .attn = &tq_attn_kernels_scalar,
+    .isa = TQ_ISA_NEON,
+};
+#endif
+
 const tq_kernels *tq_kernels_grouped(uint32_t isa_mask, uint32_t dim)
 {
     const tq_kernels *k = tq_kernels_get(isa_mask);
@@ -133,10 +150,12 @@ const tq_kernels *tq_kernels_grouped(uint32_t isa_mask, uint32_t dim)
     if (k == &tq_kernels_scalar || dim == 64 || dim == 128 || dim == 256 || dim == 512)
         return k;
 #if defined(TQ_HAVE_AVX2)
-    if (dim % 64 == 0)
-        return &tq_kernels_avx2;
-#endif
+    return dim % 64 == 0 ? &tq_kernels_avx2 : &kernels_avx2_short;
+#elif defined(TQ_HAVE_NEON)
+    return &kernels_neon_short;
+#else
     return &tq_kernels_scalar;
+#endif
 }
 
 /* ---- Introspection: the entries by name ---- */

@@ -233,9 +233,10 @@ extern const tq_kernels tq_kernels_neon;
 /* The table for a mask: the best ISA that the mask, the CPU and the build have in common. */
 const tq_kernels *tq_kernels_get(uint32_t isa_mask);
 
-/* The same for affine keys and Lloyd values. Their entries in the tables take the dimensions 64,
- * 128, 256 and 512; those of AVX2 every multiple of 64; those of scalar.c all. So a codec names the
- * table that serves its rows (tq_codec.kernels), which may be plainer than its cache's. */
+/* The same for affine keys and Lloyd values. Codec entries of AVX2 and NEON take every dimension,
+ * those of AVX-512 the dimensions 64, 128, 256 and 512; attention entries those four, of AVX2 every
+ * multiple of 64, of scalar_attn.c all. So a codec names the table that serves its rows
+ * (tq_codec.kernels), which may be plainer than its cache's, or a mixture. */
 const tq_kernels *tq_kernels_grouped(uint32_t isa_mask, uint32_t dim);
 
 /* TQ_K... index of a format, or TQ_N_KFMT. */
