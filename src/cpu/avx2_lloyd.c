@@ -135,9 +135,10 @@ TQ_INLINE __m256i count_linear(__m256 v, const float *boundary, int n)
 }
 
 /* The boundaries as a search tree in heap order: node 1 is the root, the children of node k are
- * 2k and 2k + 1. Walking right where v > t[k], b times, ends at node 2^b + count. */
+ * 2k and 2k + 1. Walking right where v > t[k], b times, ends at node 2^b + count. 4 and 5 bits:
+ * every level of the tree fits vectors, which are permuted. */
 typedef struct search_tree {
-    float t[256];
+    float t[32];
 } search_tree;
 
 TQ_INLINE void search_tree_init(search_tree *tree, const float *boundary, int b)
@@ -148,24 +149,16 @@ TQ_INLINE void search_tree_init(search_tree *tree, const float *boundary, int b)
             tree->t[(1 << level) + i] = boundary[(i << (b - level)) + (1 << (b - level - 1)) - 1];
 }
 
-/* t[k] for nodes of one level. The upper levels fit vectors, which are permuted. */
+/* t[k] for nodes of one level. */
 TQ_INLINE __m256 tree_lookup(const float *t, __m256i k, int level)
 {
     if (level <= 2)
         return _mm256_permutevar8x32_ps(_mm256_loadu_ps(t), k);
     if (level == 3)
         return _mm256_permutevar8x32_ps(_mm256_loadu_ps(t + 8), k);
-    if (level >= 6)
-        return _mm256_i32gather_ps(t, k, 4);
     __m256 bit3 = _mm256_castsi256_ps(_mm256_slli_epi32(k, 28));
-    t += 1 << level;
-    __m256 lo = _mm256_blendv_ps(_mm256_permutevar8x32_ps(_mm256_loadu_ps(t), k),
-                                 _mm256_permutevar8x32_ps(_mm256_loadu_ps(t + 8), k), bit3);
-    if (level == 4)
-        return lo;
-    __m256 hi = _mm256_blendv_ps(_mm256_permutevar8x32_ps(_mm256_loadu_ps(t + 16), k),
-                                 _mm256_permutevar8x32_ps(_mm256_loadu_ps(t + 24), k), bit3);
-    return _mm256_blendv_ps(lo, hi, _mm256_castsi256_ps(_mm256_slli_epi32(k, 27)));
+    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(_mm256_loadu_ps(t + 16), k),
+                            _mm256_permutevar8x32_ps(_mm256_loadu_ps(t + 24), k), bit3);
 }
 
 TQ_INLINE __m256i count_by_tree(__m256 v, const search_tree *tree, int b)
@@ -179,20 +172,85 @@ TQ_INLINE __m256i count_by_tree(__m256 v, const search_tree *tree, int b)
     return _mm256_sub_epi32(k, _mm256_set1_epi32(1 << b));
 }
 
+/* 8 bits: the line is cut into equal cells, so narrow that none holds two boundaries (the nearest
+ * two are 1/45.9 apart). A cell knows how many boundaries lie before it; one comparison with the
+ * next one gives the count. The number of a cell is a monotonic function of the value, so this is
+ * exact whatever way it rounds. */
+enum { N_CELLS = 512 };
+
+#define CELLS_PER_UNIT 48.0f /* boundaries end at -4.49 and 4.33 */
+
+typedef struct cells {
+    uint8_t before[N_CELLS + 4]; /* gathered four bytes at a time */
+    float boundary[256];         /* and INFINITY behind the last */
+} cells;
+
+TQ_INLINE __m256i cell_of(__m256 v)
+{
+    __m256 at = _mm256_fmadd_ps(v, _mm256_set1_ps(CELLS_PER_UNIT), _mm256_set1_ps(N_CELLS / 2));
+    /* The second operand wins over a NaN: cell 0, where nothing is below it. */
+    at = _mm256_min_ps(_mm256_max_ps(at, _mm256_setzero_ps()), _mm256_set1_ps(N_CELLS - 1));
+    return _mm256_cvtps_epi32(at);
+}
+
+TQ_INLINE void cells_init(cells *c, const float *boundary)
+{
+    int32_t cell[256];
+    int at = 0;
+
+    memcpy(c->boundary, boundary, 255 * sizeof(float));
+    c->boundary[255] = INFINITY;
+    for (int i = 0; i < 256; i += 8)
+        _mm256_storeu_si256((__m256i *)(void *)(cell + i),
+                            cell_of(_mm256_loadu_ps(c->boundary + i)));
+    for (int i = 0; i < 256; i++)
+        while (at <= cell[i])
+            c->before[at++] = (uint8_t)i;
+    memset(c->before + N_CELLS, 0, 4);
+}
+
+TQ_INLINE __m256i count_by_cell(__m256 v, const cells *c)
+{
+    const __m256i byte = _mm256_set1_epi32(255);
+    __m256i before = _mm256_i32gather_epi32((const int *)(const void *)c->before, cell_of(v), 1);
+    before = _mm256_and_si256(before, byte);
+    __m256 next = _mm256_i32gather_ps(c->boundary, before, 4);
+    return _mm256_sub_epi32(before, _mm256_castps_si256(_mm256_cmp_ps(v, next, _CMP_GT_OQ)));
+}
+
 /* Up to this many bits comparing with every boundary is faster. */
 #define LINEAR_BITS 3
 
-TQ_INLINE __m256i lloyd_codes(__m256 v, const float *boundary, const search_tree *tree, int b)
+typedef struct searcher {
+    const float *boundary;
+    union {
+        search_tree tree; /* 4 and 5 bits */
+        cells cells;      /* 8 bits */
+    } u;
+} searcher;
+
+TQ_INLINE void searcher_init(searcher *s, int b)
 {
-    return b <= LINEAR_BITS ? count_linear(v, boundary, (1 << b) - 1) : count_by_tree(v, tree, b);
+    s->boundary = tq_lloyd_get((uint32_t)b)->boundary;
+    if (b == 8)
+        cells_init(&s->u.cells, s->boundary);
+    else if (b > LINEAR_BITS)
+        search_tree_init(&s->u.tree, s->boundary, b);
+}
+
+TQ_INLINE __m256i lloyd_codes(__m256 v, const searcher *s, int b)
+{
+    if (b == 8)
+        return count_by_cell(v, &s->u.cells);
+    return b <= LINEAR_BITS ? count_linear(v, s->boundary, (1 << b) - 1)
+                            : count_by_tree(v, &s->u.tree, b);
 }
 
 /* Codes and scales of eight groups of y, whose mean squares are given; scale16 may be longer than
  * the groups that are kept. */
 TQ_INLINE void encode_tile(uint8_t codes[8 * 32], uint16_t *scale16, const float *y, __m256 mean,
-                           const search_tree *tree, int b, int strict)
+                           const searcher *how, int b, int strict)
 {
-    const float *boundary = tq_lloyd_get((uint32_t)b)->boundary;
     float d8[8];
     __m256 r = _mm256_sqrt_ps(mean);
 
@@ -205,7 +263,7 @@ TQ_INLINE void encode_tile(uint8_t codes[8 * 32], uint16_t *scale16, const float
         __m256i idx[4];
         for (int k = 0; k < 4; k++) {
             __m256 v = _mm256_div_ps(_mm256_loadu_ps(y + 32 * g + 8 * k), d);
-            idx[k] = lloyd_codes(v, boundary, tree, b);
+            idx[k] = lloyd_codes(v, how, b);
         }
         tq_pack_group(codes + g * 4 * b, tq_narrow_group(idx, 0), b);
     }
@@ -243,12 +301,11 @@ TQ_INLINE void encode_lloyd(const tq_codec *c, tq_planes dst, const float *src, 
     float y[TQ_DIM_MAX];
     uint8_t codes[TQ_DIM_MAX];
     uint16_t scale16[TQ_DIM_MAX / TQ_GROUP];
-    search_tree tree;
+    searcher how;
     group_sizes sizes;
 
     group_sizes_init(&sizes, c);
-    if (b > LINEAR_BITS)
-        search_tree_init(&tree, tq_lloyd_get((uint32_t)b)->boundary, b);
+    searcher_init(&how, b);
     memset(y, 0, padded * sizeof(float));
     for (size_t row = 0; row < n; row += rows_per_pass) {
         size_t rows = n - row < rows_per_pass ? n - row : rows_per_pass;
@@ -272,7 +329,7 @@ TQ_INLINE void encode_lloyd(const tq_codec *c, tq_planes dst, const float *src, 
         }
         for (uint32_t tile = 0; tile < n_tiles; tile++)
             encode_tile(codes + tile * TILE * (uint32_t)b / 8, scale16 + tile * 8, y + tile * TILE,
-                        means_of(sum[tile], &sizes, tile), &tree, b, strict);
+                        means_of(sum[tile], &sizes, tile), &how, b, strict);
         for (size_t i = 0; i < rows; i++) {
             memcpy(dst.codes + (row + i) * dst.codes_stride, codes + i * code_bytes, c->code_bytes);
             memcpy(dst.scale + (row + i) * dst.scale_stride, scale16 + i * c->n_groups,

@@ -215,18 +215,18 @@ static const struct {
     entry entry;
     int is_attn;
 } grouped_entries[] = {
-    {192, {"encode_k*, other 64 n", offsetof(tq_codec_kernels, encode[TQ_KAFFINE8])}, 0},
-    {192, {"encode_v*, other 64 n", offsetof(tq_codec_kernels, encode[TQ_KLLOYD3])}, 0},
-    {192, {"decode_k*, other 64 n", offsetof(tq_codec_kernels, decode[TQ_KAFFINE8])}, 0},
-    {192, {"decode_v*, other 64 n", offsetof(tq_codec_kernels, decode[TQ_KLLOYD3])}, 0},
-    {192, {"score_k*, other 64 n", offsetof(tq_attn_kernels, score[TQ_KAFFINE8])}, 1},
-    {192, {"weigh_v*, other 64 n", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD3])}, 1},
-    {80, {"encode_k*, other sizes", offsetof(tq_codec_kernels, encode[TQ_KAFFINE8])}, 0},
-    {80, {"encode_v*, other sizes", offsetof(tq_codec_kernels, encode[TQ_KLLOYD3])}, 0},
-    {80, {"decode_k*, other sizes", offsetof(tq_codec_kernels, decode[TQ_KAFFINE8])}, 0},
-    {80, {"decode_v*, other sizes", offsetof(tq_codec_kernels, decode[TQ_KLLOYD3])}, 0},
-    {80, {"score_k*, other sizes", offsetof(tq_attn_kernels, score[TQ_KAFFINE8])}, 1},
-    {80, {"weigh_v*, other sizes", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD3])}, 1},
+    {192, {"encode_k*/64n", offsetof(tq_codec_kernels, encode[TQ_KAFFINE8])}, 0},
+    {192, {"encode_v*/64n", offsetof(tq_codec_kernels, encode[TQ_KLLOYD3])}, 0},
+    {192, {"decode_k*/64n", offsetof(tq_codec_kernels, decode[TQ_KAFFINE8])}, 0},
+    {192, {"decode_v*/64n", offsetof(tq_codec_kernels, decode[TQ_KLLOYD3])}, 0},
+    {192, {"score_k*/64n", offsetof(tq_attn_kernels, score[TQ_KAFFINE8])}, 1},
+    {192, {"weigh_v*/64n", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD3])}, 1},
+    {80, {"encode_k*/other", offsetof(tq_codec_kernels, encode[TQ_KAFFINE8])}, 0},
+    {80, {"encode_v*/other", offsetof(tq_codec_kernels, encode[TQ_KLLOYD3])}, 0},
+    {80, {"decode_k*/other", offsetof(tq_codec_kernels, decode[TQ_KAFFINE8])}, 0},
+    {80, {"decode_v*/other", offsetof(tq_codec_kernels, decode[TQ_KLLOYD3])}, 0},
+    {80, {"score_k*/other", offsetof(tq_attn_kernels, score[TQ_KAFFINE8])}, 1},
+    {80, {"weigh_v*/other", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD3])}, 1},
 };
 
 #define N_GROUPED_ENTRIES (sizeof(grouped_entries) / sizeof(grouped_entries[0]))

@@ -101,6 +101,17 @@ static void rotation_is_the_matrix(void **state)
     }
 }
 
+/* What avx2_lloyd.c rests on: cells of 1/48 hold one boundary each and reach beyond the ends. */
+static void boundaries_are_apart(void **state)
+{
+    const tq_lloyd_table *table = tq_lloyd_get(8);
+
+    (void)state;
+    for (int i = 0; i < 254; i++)
+        assert_true((table->boundary[i + 1] - table->boundary[i]) * 48 > 1);
+    assert_true(table->boundary[0] * 48 > -255 && table->boundary[254] * 48 < 254);
+}
+
 /* ---- Norms ---- */
 
 /* Relative squared error and mean norm ratio on N(0, 1) rows. */

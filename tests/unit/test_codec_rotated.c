@@ -231,6 +231,104 @@ static void extremes_stay_finite(void **state)
             }
 }
 
+/* ---- Room in integers ---- */
+
+/* Tables of this machine, the reference first. */
+static size_t all_tables(const tq_kernels **k)
+{
+    static const uint32_t masks[] = {TQ_ISA_SCALAR, TQ_ISA_AVX2, TQ_ISA_AVX512, TQ_ISA_NEON};
+    size_t n = 0;
+
+    for (size_t i = 0; i < COUNT(masks); i++)
+        if (i == 0 || (masks[i] & tq_isa_detect()))
+            k[n++] = tq_kernels_get(masks[i]);
+    return n;
+}
+
+/* Rows of one element turn into rows whose coordinates are all as large as the largest: the sums
+ * of products of the encoder, the transform of the decoder and the scores of attention reach what
+ * they can reach. 127 * 1024 is beyond int16 and 32767 * 127 * 576 beyond int32. */
+static void sums_have_room(void **state)
+{
+    static const uint32_t dims[] = {512, 576, 640, 768, 896, 1024};
+    static const tq_format formats[] = {TQ_FMT_NORM2, TQ_FMT_NORM4, TQ_FMT_NORM6, TQ_FMT_NORM8,
+                                        TQ_FMT_TCQ2,  TQ_FMT_TCQ4,  TQ_FMT_TCQ6,  TQ_FMT_MSE4};
+    const tq_kernels *tables[4];
+    const size_t n_tables = all_tables(tables);
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(formats) * COUNT(dims); i++) {
+        const uint32_t dim = dims[i % COUNT(dims)];
+        const tq_format format = formats[i / COUNT(dims)];
+        const int kfmt = tq_kfmt(format);
+        static float x[1024], y[1024], z[1024], s[TQ_TILE];
+        static uint8_t want[2048], got[2048];
+        static _Alignas(64) uint8_t prep[4 * 1024 * 4 + 64];
+
+        memset(x, 0, sizeof x);
+        x[dim / 3] = -3.0f;
+        for (size_t t = 0; t < n_tables; t++) {
+            tq_codec c;
+            assert_int_equal(tq_codec_init(&c, format, dim, 0, tables[t]->isa), TQ_OK);
+            uint8_t *block = t ? got : want;
+            tables[t]->codec->encode[kfmt](&c, tq_codec_planes(&c, block), x, dim, 1);
+            if (memcmp(block, want, c.block_bytes) != 0)
+                fail_msg("format %d, dim %u, ISA %u: other bytes", (int)format, dim,
+                         tables[t]->isa);
+            tables[t]->codec->decode[kfmt](&c, t ? z : y, dim, tq_codec_const_planes(&c, want), 1);
+            if (t && memcmp(y, z, dim * sizeof(float)) != 0)
+                fail_msg("format %d, dim %u, ISA %u: other row", (int)format, dim, tables[t]->isa);
+            /* The row's own component is kept, but for mse, which loses some of it. */
+            if (fabs((double)y[dim / 3] / -3 - 1) > (format == TQ_FMT_MSE4 ? 0.2 : 2e-3))
+                fail_msg("format %d, dim %u: element %g", (int)format, dim, (double)y[dim / 3]);
+            if (format == TQ_FMT_MSE4)
+                continue;
+            /* The query is the row: a flat vector too. */
+            tables[t]->attn->prep[kfmt](&c, prep, x, 1);
+            tables[t]->attn->score[kfmt](&c, s, prep, 1, tq_codec_const_planes(&c, want), 1);
+            if (fabs((double)s[0] / 9 - 1) > 3e-3)
+                fail_msg("format %d, dim %u, ISA %u: score %g", (int)format, dim, tables[t]->isa,
+                         (double)s[0]);
+        }
+    }
+}
+
+/* Decoders take any bytes: every level -128 or every level 127, which no encoder writes. */
+static void levels_have_room(void **state)
+{
+    static const uint8_t codes[] = {0x80, 0x7f};
+    const tq_kernels *tables[4];
+    const size_t n_tables = all_tables(tables);
+
+    (void)state;
+    for (uint32_t dim = 512; dim <= 1024; dim += 64) {
+        for (size_t i = 0; i < COUNT(codes) && tq_hadamard_takes(dim); i++) {
+            uint8_t block[1024 + 2];
+            float y[1024];
+            tq_codec c;
+            memset(block, codes[i], dim);
+            block[dim] = 0;
+            block[dim + 1] = 0x3c; /* f16 1 */
+            for (size_t t = 0; t < n_tables; t++) {
+                assert_int_equal(tq_codec_init(&c, TQ_FMT_NORM8, dim, 0, tables[t]->isa), TQ_OK);
+                assert_int_equal(tq_codec_decode(&c, y, dim, block, dim + 2, 1), TQ_OK);
+                /* H of equal numbers: all of it in element 0. Unit 1/32, H is not scaled. */
+                const double level = codes[i] == 0x80 ? -128 : 127;
+                const double first = level * sqrt((double)dim) / 32 * (double)tq_sign_table(dim)[0];
+                const int power = (dim & (dim - 1)) == 0; /* a factor of order m has other rows */
+                if (power && fabs((double)y[0] / first - 1) > 1e-6)
+                    fail_msg("dim %u, ISA %u: %g, not %g", dim, tables[t]->isa, (double)y[0],
+                             first);
+                double yy = 0;
+                for (uint32_t j = 0; j < dim; j++)
+                    yy += (double)y[j] * (double)y[j];
+                if (fabs(yy / (level * level * dim / 1024) - 1) > 1e-5)
+                    fail_msg("dim %u, ISA %u: squares sum to %g", dim, tables[t]->isa, yy);
+            }
+        }
+    }
+}
+
 /* ---- Option mean ---- */
 
 static void mean_is_kept_apart(void **state)
@@ -324,6 +422,8 @@ int main(void)
         cmocka_unit_test(norms_are_kept),
         cmocka_unit_test(sizes_do_not_matter),
         cmocka_unit_test(extremes_stay_finite),
+        cmocka_unit_test(sums_have_room),
+        cmocka_unit_test(levels_have_room),
         cmocka_unit_test(mean_is_kept_apart),
         cmocka_unit_test(flags_are_checked),
     };
