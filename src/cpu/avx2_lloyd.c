@@ -193,20 +193,30 @@ TQ_INLINE __m256i cell_of(__m256 v)
     return _mm256_cvtps_epi32(at);
 }
 
-TQ_INLINE void cells_init(cells *c, const float *boundary)
+/* Each boundary is marked behind its cell; the running sum of the marks is the table. */
+static void cells_init(cells *c, const float *boundary)
 {
+    uint8_t mark[N_CELLS] = {0};
     int32_t cell[256];
-    int at = 0;
+    __m128i carry = _mm_setzero_si128();
 
     memcpy(c->boundary, boundary, 255 * sizeof(float));
     c->boundary[255] = INFINITY;
     for (int i = 0; i < 256; i += 8)
         _mm256_storeu_si256((__m256i *)(void *)(cell + i),
                             cell_of(_mm256_loadu_ps(c->boundary + i)));
-    for (int i = 0; i < 256; i++)
-        while (at <= cell[i])
-            c->before[at++] = (uint8_t)i;
-    memset(c->before + N_CELLS, 0, 4);
+    for (int i = 0; i < 255; i++)
+        mark[cell[i] + 1] = 1;
+    for (int k = 0; k < N_CELLS; k += 16) {
+        __m128i v = _mm_loadu_si128((const __m128i *)(const void *)(mark + k));
+        v = _mm_add_epi8(v, _mm_slli_si128(v, 1));
+        v = _mm_add_epi8(v, _mm_slli_si128(v, 2));
+        v = _mm_add_epi8(v, _mm_slli_si128(v, 4));
+        v = _mm_add_epi8(_mm_add_epi8(v, _mm_slli_si128(v, 8)), carry);
+        _mm_storeu_si128((__m128i *)(void *)(c->before + k), v);
+        carry = _mm_shuffle_epi8(v, _mm_set1_epi8(15));
+    }
+    memset(c->before + N_CELLS, 0, sizeof c->before - N_CELLS);
 }
 
 TQ_INLINE __m256i count_by_cell(__m256 v, const cells *c)

@@ -314,10 +314,10 @@ static void wrong_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tables_are_pinned),  cmocka_unit_test(rotation_is_the_matrix),
-        cmocka_unit_test(norms_are_kept),     cmocka_unit_test(every_element_takes_part),
-        cmocka_unit_test(single_equals_bulk), cmocka_unit_test(nonfinite_rows_are_named),
-        cmocka_unit_test(wrong_arguments),
+        cmocka_unit_test(tables_are_pinned),        cmocka_unit_test(boundaries_are_apart),
+        cmocka_unit_test(rotation_is_the_matrix),   cmocka_unit_test(norms_are_kept),
+        cmocka_unit_test(every_element_takes_part), cmocka_unit_test(single_equals_bulk),
+        cmocka_unit_test(nonfinite_rows_are_named), cmocka_unit_test(wrong_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
