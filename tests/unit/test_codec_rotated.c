@@ -5,6 +5,7 @@
 
 #include "codebook.h"
 #include "codec.h"
+#include "cpu/scalar_rotated.h"
 #include "f16.h"
 #include "rotate.h"
 #include "tables.h"
@@ -133,6 +134,23 @@ static void codebooks_are_pinned(void **state)
                          -book->levels[0]);
     }
     assert_null(tq_codebook_get(7));
+}
+
+/* What avx2_norm.c rests on: under every stretch the boundaries of 4 bits lie in cells of their
+ * own. */
+static void boundaries_have_cells(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof tq_stretches; i++) {
+        int16_t edges[31];
+        int last = -1;
+        tq_codebook_edges(tq_codebook_get(4), tq_stretches[i], edges);
+        for (int k = 0; k < 7; k++) {
+            const int at = (int)((uint32_t)edges[k] * 475 >> 16), cell = at < 15 ? at : 15;
+            assert_true(cell > last);
+            last = cell;
+        }
+    }
 }
 
 /* ---- Norms ---- */
@@ -419,6 +437,7 @@ int main(void)
         cmocka_unit_test(rotations_are_orthogonal),
         cmocka_unit_test(constants_follow_from_their_definition),
         cmocka_unit_test(codebooks_are_pinned),
+        cmocka_unit_test(boundaries_have_cells),
         cmocka_unit_test(norms_are_kept),
         cmocka_unit_test(sizes_do_not_matter),
         cmocka_unit_test(extremes_stay_finite),
