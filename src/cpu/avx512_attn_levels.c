@@ -44,7 +44,7 @@ static level_source level_source_of(const tq_codec *c)
 {
     level_source s = {.codec = c, .trellis = is_trellis(c)};
     if (s.trellis)
-        s.tables = tq_avx2_trellis_tables(tq_trellis_get(c->bits));
+        s.tables = tq_avx2_trellis_tables(tq_trellis_get(c->bits), 0);
     return s;
 }
 
@@ -59,7 +59,7 @@ static void take_levels(int8_t *level, size_t stride, const level_source *from,
         tq_avx2_trellis_levels(level, stride, codes, rows.codes_stride, &from->tables, c->bits,
                                c->dim, m);
     else
-        tq_avx2_norm_levels(c, level, stride, codes, rows.codes_stride, m);
+        tq_avx2_norm_levels(c, level, stride, codes, rows.codes_stride, m, 0);
 }
 
 /* Scales of m tokens from t on as f32; the rest of 16 is 0. */
