@@ -18,26 +18,16 @@
 #include <float.h>
 #include <math.h>
 
-enum {
-    MAX_ROWS = 4,
-    LEVEL_BYTES = 16384, /* of the values that are summed together */
-};
+enum { MAX_ROWS = TQ_WEIGHT_ROWS };
 
-/* Weights of up to four rows over a tile. w16 of four tokens are in the order 0, 2, 1, 3 in which a
- * lane widens. */
-typedef struct weights {
-    int16_t w16[MAX_ROWS * TQ_TILE];
-    float factor[MAX_ROWS]; /* what a sum must be multiplied by */
-} weights;
-
-/* Tokens from n on weigh nothing; n16 is n rounded up to 16. */
-TQ_INLINE void round_weights(weights *out, const float *w, const float *scale, float unit,
-                             uint32_t n16, const uint32_t rows)
+void tq_avx2_round_weights(tq_weights *out, const float *w, const float *scale, float unit,
+                           uint32_t n, uint32_t rows)
 {
     const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    const uint32_t n16 = (n + 15) / 16 * 16;
     float product[TQ_TILE];
 
-    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+    for (uint32_t r = 0; r < rows; r++) {
         __m256 max = _mm256_setzero_ps(), sum = _mm256_setzero_ps();
         for (uint32_t t = 0; t < n16; t += 8) {
             const __m256 x =
@@ -63,11 +53,10 @@ TQ_INLINE void round_weights(weights *out, const float *w, const float *scale, f
     }
 }
 
-/* Where the sums over tokens t .. t + n - 1 start; t and n16 multiples of 16. */
-TQ_INLINE int32_t start_of(const int16_t *w16, uint32_t n16)
+int32_t tq_avx2_weights_start(const int16_t *w16, uint32_t n)
 {
     __m256i sum = _mm256_setzero_si256();
-    for (uint32_t t = 0; t < n16; t += 16) {
+    for (uint32_t t = 0; t < n; t += 16) {
         const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(w16 + t));
         sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x, _mm256_set1_epi16(-TQ_LEVEL_ZERO)));
     }
@@ -97,12 +86,13 @@ TQ_INLINE void weigh_rows(float *acc, size_t acc_stride, const int16_t *w16, con
     int32_t start[MAX_ROWS];
 
     for (uint32_t r = 0; r < rows; r++)
-        start[r] = start_of(w16 + r * TQ_TILE, (quads + 3) / 4 * 16);
+        start[r] = tq_avx2_weights_start(w16 + r * TQ_TILE, quads * 4);
     for (uint32_t block = 0; block * 16 < TQ_LEVEL_WIDTH(dim); block++) {
         const uint32_t j = block / 2 * 32 + block % 2 * 8;
         const int16_t *w = w16;
         __m256i sum[MAX_ROWS][2];
-        tq_walk_on(ahead);
+        if (block % 2 == 0)
+            tq_walk_on(ahead);
         TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
             sum[r][0] = sum[r][1] = _mm256_set1_epi32(start[r]);
         for (uint32_t q = 0; q < quads; q++, level += 64, w += 4) {
@@ -126,37 +116,37 @@ TQ_INLINE void weigh_rows(float *acc, size_t acc_stride, const int16_t *w16, con
     }
 }
 
-static void rotated_ones(float *ones, uint32_t dim)
+/* Those of the tokens of a tile add the same to each element of the unrotated rows. */
+void tq_avx2_add_means(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
+                       uint32_t n_rows, tq_const_planes values, uint32_t n)
 {
-    for (uint32_t j = 0; j < dim; j++)
-        ones[j] = 1;
-    tq_rotate_f32(ones, dim);
-}
+    float mean[TQ_TILE], ones[TQ_ROW_MAX];
 
-/* acc += sum of w[t] * mean[t], times ones. */
-static void add_means(float *acc, const float *w, const float *mean, const float *ones, uint32_t n,
-                      uint32_t dim)
-{
-    float sum = 0;
-    for (uint32_t t = 0; t < n; t++)
-        sum += w[t] * mean[t];
-    const __m256 sum8 = _mm256_set1_ps(sum);
-    for (uint32_t j = 0; j < dim; j += 8)
-        _mm256_storeu_ps(
-            acc + j, _mm256_fmadd_ps(sum8, _mm256_loadu_ps(ones + j), _mm256_loadu_ps(acc + j)));
+    for (uint32_t j = 0; j < v->dim; j++)
+        ones[j] = 1;
+    tq_rotate_f32(ones, v->dim);
+    tq_avx2_token_scales(mean, values.zero, values.zero_stride, 0, n);
+    for (uint32_t r = 0; r < n_rows; r++, w += TQ_TILE, acc += acc_stride) {
+        float sum = 0;
+        for (uint32_t t = 0; t < n; t++)
+            sum += w[t] * mean[t];
+        const __m256 sum8 = _mm256_set1_ps(sum);
+        for (uint32_t j = 0; j < v->dim; j += 8) {
+            const __m256 old = _mm256_loadu_ps(acc + j);
+            _mm256_storeu_ps(acc + j, _mm256_fmadd_ps(sum8, _mm256_loadu_ps(ones + j), old));
+        }
+    }
 }
 
 void tq_avx2_weigh_norm(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
                         const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n)
 {
     static const float one[MAX_ROWS] = {1, 1, 1, 1};
-    uint8_t level[LEVEL_BYTES] __attribute__((aligned(32)));
+    uint8_t level[TQ_LEVEL_ROOM] __attribute__((aligned(32)));
     float scale[TQ_TILE] = {0};
-    const uint32_t dim = v->dim, width = TQ_LEVEL_WIDTH(dim), n16 = (n + 15) / 16 * 16;
-    const uint32_t fit = LEVEL_BYTES / width / 16 * 16, step = fit < TQ_TILE ? fit : TQ_TILE;
+    const uint32_t dim = v->dim, step = tq_quad_tokens(dim);
     tq_level_source source;
-    tq_walk ahead =
-        tq_walk_scales_first(values, (n + 3) / 4 + (n + step - 1) / step * (width / 16));
+    tq_walk ahead = tq_walk_scales_first(values, tq_quad_steps(dim, n));
 
     tq_avx2_level_source(&source, v);
     tq_avx2_token_scales(scale, values.scale, values.scale_stride, 0, n);
@@ -166,13 +156,11 @@ void tq_avx2_weigh_norm(const tq_codec *v, float *acc, size_t acc_stride, const 
         for (uint32_t r = 0; r < n_rows;) {
             const uint32_t rows = n_rows - r < MAX_ROWS ? n_rows - r : MAX_ROWS;
             float *dst = acc + r * acc_stride;
-            weights of;
+            tq_weights of;
+            tq_avx2_round_weights(&of, w + r * TQ_TILE, scale, source.unit, n, rows);
 #define CALL(n_of_rows)                                                                            \
-    do {                                                                                           \
-        round_weights(&of, w + r * TQ_TILE, scale, source.unit, n16, n_of_rows);                   \
-        weigh_rows(dst, acc_stride, of.w16 + t, of.factor, t ? one : alpha + r, level, quads, dim, \
-                   &ahead, n_of_rows);                                                             \
-    } while (0)
+    weigh_rows(dst, acc_stride, of.w16 + t, of.factor, t ? one : alpha + r, level, quads, dim,     \
+               &ahead, n_of_rows)
             if (rows == 4)
                 CALL(4);
             else if (rows == 3)
@@ -185,11 +173,6 @@ void tq_avx2_weigh_norm(const tq_codec *v, float *acc, size_t acc_stride, const 
             r += rows;
         }
     }
-    if (!v->zero_bytes)
-        return;
-    float mean[TQ_TILE], ones[TQ_ROW_MAX];
-    rotated_ones(ones, dim);
-    tq_avx2_token_scales(mean, values.zero, values.zero_stride, 0, n);
-    for (uint32_t r = 0; r < n_rows; r++)
-        add_means(acc + r * acc_stride, w + r * TQ_TILE, mean, ones, n, dim);
+    if (v->zero_bytes)
+        tq_avx2_add_means(v, acc, acc_stride, w, n_rows, values, n);
 }

@@ -17,28 +17,9 @@
 #include <float.h>
 #include <math.h>
 
-enum { PART = 512, MAX_PARTS = TQ_ROW_MAX / PART };
-
-/* Rows of the next block when n are left: 3 are done as 4. */
-TQ_INLINE uint32_t block_rows(uint32_t n)
-{
-    return n >= 3 ? 4 : n;
-}
+enum { PART = TQ_QUERY_PART };
 
 /* ---- Preparation ----------------------------------------------------------------------- */
-
-/* A block of prepared queries begins with this; then per four elements int16 [rows][4], in the
- * order 0, 2, 1, 3 in which a lane widens. */
-typedef struct block_head {
-    float scale[4];              /* of the integers, times the unit of the levels */
-    int32_t start[MAX_PARTS][4]; /* of the sums over a part */
-    int32_t unused[4];
-} block_head;
-
-static size_t block_bytes(uint32_t rows, uint32_t dim)
-{
-    return sizeof(block_head) + (size_t)rows * TQ_LEVEL_WIDTH(dim) * sizeof(int16_t);
-}
 
 /* Integers of a rotated query [dim], fours of them 8 * rows bytes apart, 0 from dim on. Returns
  * their scale; start [parts][4]: where the sums start, 0 before. */
@@ -80,16 +61,16 @@ void tq_avx2_prep_norm(const tq_codec *k, void *prep, const float *q, uint32_t n
     }
     tq_avx2_level_source(&source, k);
     while (n_rows > 0) {
-        const uint32_t rows = block_rows(n_rows), real = rows < n_rows ? rows : n_rows;
-        block_head *head = (block_head *)(void *)out;
-        memset(out, 0, block_bytes(rows, k->dim));
+        const uint32_t rows = tq_query_rows(n_rows), real = rows < n_rows ? rows : n_rows;
+        tq_query_head *head = (tq_query_head *)(void *)out;
+        memset(out, 0, tq_query_bytes(rows, k->dim));
         for (uint32_t r = 0; r < real; r++) {
             memcpy(turned, q + (size_t)r * k->dim, k->dim * sizeof(float));
             k->kernels->codec->rotate(turned, k->dim);
             head->scale[r] = source.unit * round_query(out + sizeof *head + 8 * r,
                                                        &head->start[0][r], turned, k->dim, rows);
         }
-        out += block_bytes(rows, k->dim);
+        out += tq_query_bytes(rows, k->dim);
         q += (size_t)real * k->dim;
         n_rows -= real;
     }
@@ -113,7 +94,7 @@ TQ_INLINE void multiply(__m256i sum[2], const __m256i even[2], const __m256i odd
 TQ_INLINE void score_block(float *s, const uint8_t *prep, const uint8_t *level, uint32_t width,
                            const float *scale, const uint32_t rows, uint32_t real)
 {
-    const block_head *head = (const block_head *)(const void *)prep;
+    const tq_query_head *head = (const tq_query_head *)(const void *)prep;
     const uint8_t *q = prep + sizeof *head;
     const __m256i low = _mm256_set1_epi16(255);
 
@@ -158,8 +139,7 @@ void tq_avx2_score_norm(const tq_codec *k, float *s, const void *prep, uint32_t 
         return;
     }
     tq_avx2_level_source(&source, k);
-    tq_walk ahead =
-        tq_walk_scales_first(keys, (n + 15) / 16 * (width / (source.nibbles ? 32 : 16)));
+    tq_walk ahead = tq_walk_scales_first(keys, tq_turned_steps(&source, n));
     for (uint32_t t = 0; t < n; t += TQ_TURNED_TOKENS) {
         const uint32_t m = n - t < TQ_TURNED_TOKENS ? n - t : TQ_TURNED_TOKENS;
         const uint8_t *q = prep;
@@ -168,14 +148,14 @@ void tq_avx2_score_norm(const tq_codec *k, float *s, const void *prep, uint32_t 
         tq_avx2_turned_levels(level, &source, keys, t, m, &ahead);
         tq_avx2_token_scales(scale, keys.scale, keys.scale_stride, t, m);
         for (uint32_t left = n_rows; left > 0;) {
-            const uint32_t rows = block_rows(left), real = rows < left ? rows : left;
+            const uint32_t rows = tq_query_rows(left), real = rows < left ? rows : left;
             if (rows == 4)
                 score_block(dst, q, level, width, scale, 4, real);
             else if (rows == 2)
                 score_block(dst, q, level, width, scale, 2, 2);
             else
                 score_block(dst, q, level, width, scale, 1, 1);
-            q += block_bytes(rows, k->dim);
+            q += tq_query_bytes(rows, k->dim);
             dst += real * TQ_TILE;
             left -= real;
         }

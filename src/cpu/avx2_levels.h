@@ -45,6 +45,12 @@ TQ_INLINE tq_walk tq_walk_scales_first(tq_const_planes planes, uint32_t n_steps)
 void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
                            uint32_t n, tq_walk *ahead);
 
+/* Calls of tq_walk_on that this makes for n tokens. */
+TQ_INLINE uint32_t tq_turned_steps(const tq_level_source *s, uint32_t n)
+{
+    return (n + 15) / 16 * (TQ_LEVEL_WIDTH(s->codec->dim) / (s->nibbles ? 32 : 16));
+}
+
 /* Level bytes of tokens t .. t + n - 1, n 1..64, four tokens to a lane: dst [width /
  * 16][quads][64], quads = ceil(n / 4). A block of 16 holds, for j = 32 (block / 2) + 8 (block % 2),
  * elements j .. j + 3, j + 16 .. j + 19, j + 4 .. j + 7, j + 20 .. j + 23, in each four tokens.
@@ -63,5 +69,72 @@ void tq_avx2_norm_wide_levels(uint8_t *out, size_t stride, const uint8_t *codes,
 /* dst [n rounded up to 8]: f16 numbers of tokens t .. t + n - 1 of a plane as f32; those from n on
  * repeat the last. */
 void tq_avx2_token_scales(float *dst, const uint8_t *plane, size_t stride, uint32_t t, uint32_t n);
+
+/* ---- Queries as tq_avx2_prep_norm leaves them ------------------------------------------- */
+
+/* Elements whose products with int16 an int32 holds the sum of: 512 * 32767 * 128 < 2^31. Longer
+ * rows are summed in two parts. */
+#define TQ_QUERY_PART  512u
+#define TQ_QUERY_PARTS 2u
+
+/* A block of rows begins with this; then follow, per four elements, int16 [rows][4] in the order 0,
+ * 2, 1, 3 in which a lane of level bytes widens. */
+typedef struct tq_query_head {
+    float scale[4];                   /* of the integers, times the unit of the levels */
+    int32_t start[TQ_QUERY_PARTS][4]; /* of the sums over a part: what undoes TQ_LEVEL_ZERO */
+    int32_t unused[4];
+} tq_query_head;
+
+/* Rows of the next block when n are left: 3 are done as 4. */
+TQ_INLINE uint32_t tq_query_rows(uint32_t n)
+{
+    return n >= 3 ? 4 : n;
+}
+
+TQ_INLINE size_t tq_query_bytes(uint32_t rows, uint32_t dim)
+{
+    return sizeof(tq_query_head) + (size_t)rows * TQ_LEVEL_WIDTH(dim) * sizeof(int16_t);
+}
+
+/* ---- Weights ---------------------------------------------------------------------------- */
+
+#define TQ_WEIGHT_ROWS 4u
+
+/* Level bytes of the values that are summed together. */
+#define TQ_LEVEL_ROOM 16384u
+
+/* Tokens whose level bytes fit. */
+TQ_INLINE uint32_t tq_quad_tokens(uint32_t dim)
+{
+    const uint32_t fit = TQ_LEVEL_ROOM / TQ_LEVEL_WIDTH(dim) / 16 * 16;
+    return fit < TQ_TILE ? fit : TQ_TILE;
+}
+
+/* Calls of tq_walk_on for n tokens of which each 32 elements are a step, beside those of
+ * tq_avx2_level_quads. */
+TQ_INLINE uint32_t tq_quad_steps(uint32_t dim, uint32_t n)
+{
+    const uint32_t step = tq_quad_tokens(dim);
+    return (n + 3) / 4 + (n + step - 1) / step * (TQ_LEVEL_WIDTH(dim) / 32);
+}
+
+/* Weights, scales of tokens included, of up to four rows over a tile. w16 of four tokens are in the
+ * order 0, 2, 1, 3 in which a lane of level bytes widens. */
+typedef struct tq_weights {
+    int16_t w16[TQ_WEIGHT_ROWS * TQ_TILE];
+    float factor[TQ_WEIGHT_ROWS]; /* what a sum must be multiplied by */
+} tq_weights;
+
+/* Of tokens 0 .. n - 1; those from there to a multiple of 16 weigh nothing. w [rows][64], scale
+ * [64]; unit: of the levels. */
+void tq_avx2_round_weights(tq_weights *out, const float *w, const float *scale, float unit,
+                           uint32_t n, uint32_t rows);
+
+/* Where a sum over n tokens starts, so that it undoes TQ_LEVEL_ZERO. */
+int32_t tq_avx2_weights_start(const int16_t *w16, uint32_t n);
+
+/* Option mean: what the means of the tokens of a tile add to sums. w [n_rows][64]. */
+void tq_avx2_add_means(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
+                       uint32_t n_rows, tq_const_planes values, uint32_t n);
 
 #endif
