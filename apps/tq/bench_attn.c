@@ -592,7 +592,10 @@ static bool add_scheme(attn_bench *b, const char *text, bool asked)
     if (!setup_check_kv(text, &scheme, name)) {
         return false;
     }
-    tq_layer layer = {b->shape.n_kv_heads, b->shape.d_k, b->shape.d_v, scheme};
+    tq_layer layer = {.n_kv_heads = b->shape.n_kv_heads,
+                      .d_k = b->shape.d_k,
+                      .d_v = b->shape.d_v,
+                      .scheme = scheme};
     tq_cache_config cfg = {&layer, 1, 1, 1, b->isa};
     if (tq_scheme_bytes_per_token(&scheme, layer.d_k, layer.d_v, &bytes) != TQ_OK) {
         if (asked) {
