@@ -494,7 +494,7 @@ static void level_tables(__m256i table[2], const tq_codebook *book)
 
 /* src: the planes, with 15 readable bytes behind them. */
 TQ_INLINE void unpack_levels(int8_t *level, const uint8_t *src, uint32_t dim,
-                             const __m256i table[2], const int b)
+                             const __m256i table[2], __m256i flip, const int b)
 {
     uint8_t low[ROOM], high[ROOM];
     const uint32_t first = dim * (b == 2 || b == 3 ? 2u : 4u) / 8;
@@ -518,12 +518,12 @@ TQ_INLINE void unpack_levels(int8_t *level, const uint8_t *src, uint32_t dim,
                 l = _mm256_blendv_epi8(l, _mm256_shuffle_epi8(table[1], m), bit_mask(h, 0));
             l = negate_where(l, bit_mask(h, b == 6));
         }
-        store256(level + j, l);
+        store256(level + j, _mm256_xor_si256(l, flip));
     }
 }
 
 TQ_INLINE void unpack_rows(const tq_codec *c, int8_t *level, size_t stride, const uint8_t *codes,
-                           size_t codes_stride, uint32_t n, const int b)
+                           size_t codes_stride, uint32_t n, __m256i flip, const int b)
 {
     const uint32_t last_plane = c->dim * (b == 3 || b == 5 ? 1u : b == 4 ? 4u : 2u) / 8;
     __m256i table[2];
@@ -536,32 +536,46 @@ TQ_INLINE void unpack_rows(const tq_codec *c, int8_t *level, size_t stride, cons
             memcpy(copy, codes, c->code_bytes);
             src = copy;
         }
-        unpack_levels(level + i * stride, src, c->dim, table, b);
+        unpack_levels(level + i * stride, src, c->dim, table, flip, b);
     }
 }
 
-void tq_avx2_norm_levels(const tq_codec *c, int8_t *level, size_t stride, const uint8_t *codes,
-                         size_t codes_stride, uint32_t n)
+/* 8 bits: stored as they are. */
+static void flip_row(uint8_t *level, const uint8_t *codes, uint32_t dim, uint8_t flip)
 {
+    const __m256i x = _mm256_set1_epi8((char)flip);
+    uint32_t j = 0;
+
+    for (; j + 32 <= dim; j += 32)
+        store256(level + j, _mm256_xor_si256(load256(codes + j), x));
+    for (; j < dim; j++)
+        level[j] = codes[j] ^ flip;
+}
+
+void tq_avx2_norm_levels(const tq_codec *c, int8_t *level, size_t stride, const uint8_t *codes,
+                         size_t codes_stride, uint32_t n, uint8_t flip)
+{
+    const __m256i x = _mm256_set1_epi8((char)flip);
+
     switch (c->bits) {
     case 2:
-        unpack_rows(c, level, stride, codes, codes_stride, n, 2);
+        unpack_rows(c, level, stride, codes, codes_stride, n, x, 2);
         break;
     case 3:
-        unpack_rows(c, level, stride, codes, codes_stride, n, 3);
+        unpack_rows(c, level, stride, codes, codes_stride, n, x, 3);
         break;
     case 4:
-        unpack_rows(c, level, stride, codes, codes_stride, n, 4);
+        unpack_rows(c, level, stride, codes, codes_stride, n, x, 4);
         break;
     case 5:
-        unpack_rows(c, level, stride, codes, codes_stride, n, 5);
+        unpack_rows(c, level, stride, codes, codes_stride, n, x, 5);
         break;
     case 6:
-        unpack_rows(c, level, stride, codes, codes_stride, n, 6);
+        unpack_rows(c, level, stride, codes, codes_stride, n, x, 6);
         break;
     default:
         for (uint32_t i = 0; i < n; i++)
-            memcpy(level + i * stride, codes + i * codes_stride, c->dim);
+            flip_row((uint8_t *)level + i * stride, codes + i * codes_stride, c->dim, flip);
         break;
     }
 }
@@ -578,7 +592,7 @@ static void decode_norm(const tq_codec *c, float *dst, size_t dst_stride, tq_con
     for (size_t row = 0; row < n; row += per_pass) {
         const size_t rows = n - row < per_pass ? n - row : per_pass;
         tq_avx2_norm_levels(c, level, width, src.codes + row * src.codes_stride, src.codes_stride,
-                            (uint32_t)rows);
+                            (uint32_t)rows, 0);
         for (size_t i = 0; i < rows; i++)
             tq_avx2_reconstruct(&d, dst + (row + i) * dst_stride, level + i * width,
                                 src.scale + (row + i) * src.scale_stride,

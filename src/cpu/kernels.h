@@ -139,9 +139,10 @@ typedef struct tq_codec_kernels {
  * the row. Keys of rotated formats are scored in the rotated domain, against a query that prep
  * rotates.
  *
- * Values of rotated formats are summed in the rotated domain. For Lloyd values of 2 to 5 bits a
- * kernel may round the weights (times group scale) to steps of max(largest / 32767, sum / 131000)
- * over the tile, and centroids to 1 / 16383 of the largest. */
+ * Values of rotated formats are summed in the rotated domain. A kernel may round weights, times the
+ * scale of their token or group, over a tile: for Lloyd values of 2 to 5 bits to steps of
+ * max(largest / 32767, sum / 131000), with centroids rounded to 1 / 16383 of the largest; for
+ * norm-codebook and trellis to steps of largest / 32767. */
 #define TQ_TILE TQ_PAGE_TOKENS
 
 /* Columns of a packed strip, see tq_gemm_fn. */
