@@ -299,11 +299,15 @@ static int make_spans(const job *j, tq_span *span, uint32_t r0, uint32_t n_rows,
     return any;
 }
 
-/* Let the kernel that reads `p` ask for one side of a page. */
-static void set_ahead(tq_const_planes *p, const tq_codec *next_codec, tq_const_planes next)
+/* Let the two kernels of a page ask for the next page of the same head, one run of memory: its
+ * first half during the scores, the rest during the sums. */
+static void set_ahead(tq_const_planes *keys, tq_const_planes *values, const uint8_t *next,
+                      size_t bytes)
 {
-    p->ahead = next.codes; /* the planes of a side are adjacent */
-    p->ahead_bytes = TQ_PAGE_TOKENS * next_codec->block_bytes;
+    keys->ahead = next;
+    keys->ahead_bytes = bytes / 128 * 64;
+    values->ahead = next + keys->ahead_bytes;
+    values->ahead_bytes = bytes - keys->ahead_bytes;
 }
 
 /* out = alpha * out + weights s times the values of a page, decoded, or still rotated. */
@@ -330,6 +334,9 @@ static void run_fused(const job *j, uint32_t t_begin, uint32_t t_end)
     float *s = j->work + j->map.s, *alpha = j->work + j->map.alpha, *prep = j->work + j->map.prep;
     tq_span *span = (tq_span *)(void *)(j->work + j->map.span);
 
+    const size_t head_bytes = tq_page_head_bytes(v->k_codec, v->v_codec);
+    const uint8_t *first = tq_view_planes(v, j->kv_head, t_begin / TQ_TILE, 0, 0).codes;
+    tq_look_ahead((tq_const_planes){.ahead = first, .ahead_bytes = head_bytes});
     k_kern->prep[kf](v->k_codec, prep, j->work + j->map.q, j->rows);
     for (uint32_t t0 = t_begin; t0 < t_end; t0 += TQ_TILE) {
         const uint32_t n = min_u32(TQ_TILE, t_end - t0), page = t0 / TQ_TILE;
@@ -337,9 +344,9 @@ static void run_fused(const job *j, uint32_t t_begin, uint32_t t_end)
             continue;
         tq_const_planes keys = tq_view_planes(v, j->kv_head, page, 0, 0);
         tq_const_planes values = tq_view_planes(v, j->kv_head, page, 0, 1);
-        set_ahead(&keys, v->v_codec, values);
         if (t0 + TQ_TILE < t_end)
-            set_ahead(&values, v->k_codec, tq_view_planes(v, j->kv_head, page + 1, 0, 0));
+            set_ahead(&keys, &values, tq_view_planes(v, j->kv_head, page + 1, 0, 0).codes,
+                      head_bytes);
         k_kern->score[kf](v->k_codec, s, prep, j->rows, keys, n);
         kern->softmax(s, span, j->rows, j->p->cfg.softcap, j->max, j->sum, alpha);
         if (j->s.decode_values)
