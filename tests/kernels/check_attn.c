@@ -287,6 +287,45 @@ static void check_score(ck *t, const format_case *f, const tq_codec *k, uint32_t
     }
 }
 
+/* Rows and queries that are flat once rotated: every integer of a query of 32767 meets the largest
+ * level, the largest sums there are. Signs alternate over tokens, so that both ends occur. */
+static void check_flat_scores(ck *t, const format_case *f, uint32_t dim, const char *entry)
+{
+    enum { N = 3 };
+    static float x[N * MAX_DIM], row[N * MAX_DIM], q[MAX_DIM];
+    const int kf = tq_kfmt(f->format);
+    tq_codec k;
+    if (tq_codec_init(&k, f->format, dim, 0, TQ_ISA_SCALAR) != TQ_OK) {
+        ck_check(t, 0, entry, "scalar", "no codec for dim %u", dim);
+        return;
+    }
+    for (uint32_t i = 0; i < N; i++) {
+        for (uint32_t j = 0; j < dim; j++)
+            x[i * dim + j] = i % 2 == 0 ? 1.0f : -1.0f;
+        tq_unrotate_f32(x + i * dim, dim);
+    }
+    memcpy(q, x, dim * sizeof(float));
+    tq_planes p = {.codes_stride = k.code_bytes, .scale_stride = k.scale_bytes};
+    p.codes = ck_buffer(t, 0, N * p.codes_stride, 0);
+    p.scale = ck_buffer(t, 1, N * p.scale_stride, 0);
+    tq_codec_kernels_scalar.encode[kf](&k, p, x, dim, N);
+    tq_codec_kernels_scalar.decode_rotated[kf](&k, row, dim, to_const(p), N);
+    for (size_t isa = 0; isa < t->n_isas; isa++) {
+        const tq_attn_kernels *kern = ck_kernels(t, isa, &k)->attn;
+        void *prep = ck_buffer(t, 4, tq_prep_bytes(1, dim), 0);
+        float *s = ck_buffer(t, 5, TQ_TILE * sizeof(float), 0);
+        kern->prep[kf](&k, prep, q, 1);
+        kern->score[kf](&k, s, prep, 1, to_const(p), N);
+        for (uint32_t i = 0; i < N; i++) {
+            double want = 0;
+            for (uint32_t j = 0; j < dim; j++)
+                want += (double)row[i * dim + j]; /* times a query of ones */
+            ck_check(t, fabs((double)s[i] - want) <= 1e-4 * dim, entry, t->isas[isa].name,
+                     "flat row %u of %u elements: %.9g, not %.9g", i, dim, (double)s[i], want);
+        }
+    }
+}
+
 /* ---- Weighted sums --------------------------------------------------------------------- */
 
 /* What kernels.h allows for values of a format, in units of the group scale. */
@@ -435,6 +474,10 @@ static void check_format(ck *t, const format_case *f, int is_value)
                 check_score(t, f, &c, n_rows, n, &e, entry);
         }
     }
+    static const uint32_t long_dims[] = {512, 576, 1024};
+    for (int i = 0; i < 3 && !is_value && f->format >= TQ_FMT_NORM2 && f->format <= TQ_FMT_TCQ6;
+         i++)
+        check_flat_scores(t, f, long_dims[i], entry);
     compare_quality(t, entry, &e);
 }
 
