@@ -44,7 +44,7 @@ typedef struct format_case {
 
 #define ROTATED_DIMS                                                                               \
     {                                                                                              \
-        16, 40, 80, 96, 128, 576                                                                   \
+        16, 40, 64, 80, 96, 128, 192, 256, 576                                                     \
     }
 
 static const format_case formats[] = {
@@ -305,8 +305,12 @@ static const allowance allowances[] = {
     {TQ_FMT_UNIFORM8, 0, 131000, 0, 0, 128},
 };
 
+static const allowance of_levels = {.weight_sum = HUGE_VAL}; /* norm-codebook and trellis */
+
 static const allowance *allowance_of(const tq_codec *v)
 {
+    if (v->format >= TQ_FMT_NORM2 && v->format <= TQ_FMT_TCQ6)
+        return &of_levels;
     for (size_t i = 0; i < sizeof(allowances) / sizeof(allowances[0]); i++)
         if (allowances[i].format == v->format)
             return &allowances[i];
