@@ -205,7 +205,8 @@ static tqe_status allocate_cache(tqe_attn *a, tqe_error *err)
     a->store->n_users = 1;
     tq_status st = tq_cache_bytes(&cfg, &a->store->cache_bytes);
     if (st == TQ_OK) {
-        st = tq_cache_create(&a->store->cache, &cfg, NULL);
+        st = tq_cache_create(&a->store->cache, &cfg,
+                             tqe_cache_allocator(cache_bytes(geo) / geo->n_layers));
     }
     free((void *)(uintptr_t)cfg.layers);
     a->cache = a->store->cache;

@@ -87,11 +87,21 @@ static void add_bias(const tq_attn_job *j, float *s, uint32_t r0, uint32_t n_row
 
 /* ---- Fused ----------------------------------------------------------------------------- */
 
-/* Let the kernel that reads `p` ask for one side of a page. */
-static void set_ahead(tq_const_planes *p, const tq_codec *next_codec, tq_const_planes next)
+/* The bytes of one head in a page: one run of memory. */
+static tq_const_planes head_run(const tq_rows *rows, uint32_t kv_head, uint32_t page)
 {
-    p->ahead = next.codes; /* the planes of a side are adjacent */
-    p->ahead_bytes = TQ_PAGE_TOKENS * next_codec->block_bytes;
+    return (tq_const_planes){.ahead = tq_rows_planes(rows, kv_head, page, 0, 0).codes,
+                             .ahead_bytes = tq_page_head_bytes(rows->k, rows->v)};
+}
+
+/* Let the two kernels of a page ask for the next page of the same head: its first half during the
+ * scores, the rest during the sums. */
+static void set_ahead(tq_const_planes *keys, tq_const_planes *values, tq_const_planes next)
+{
+    keys->ahead = next.ahead;
+    keys->ahead_bytes = next.ahead_bytes / 128 * 64;
+    values->ahead = next.ahead + keys->ahead_bytes;
+    values->ahead_bytes = next.ahead_bytes - keys->ahead_bytes;
 }
 
 /* out = alpha * out + weights times the values of a page, decoded, or still rotated. */
@@ -118,9 +128,8 @@ static void fused_page(const tq_attn_job *j, const tq_rows *rows, const tq_attn_
     float *s = j->work + j->map.s, *alpha = j->work + j->map.alpha;
     tq_const_planes keys = tq_rows_planes(rows, j->kv_head, page, 0, 0);
     tq_const_planes values = tq_rows_planes(rows, j->kv_head, page, 0, 1);
-    set_ahead(&keys, rows->v, values);
     if (more)
-        set_ahead(&values, rows->k, tq_rows_planes(rows, j->kv_head, page + 1, 0, 0));
+        set_ahead(&keys, &values, head_run(rows, j->kv_head, page + 1));
     k_kern->score[kf](rows->k, s, j->work + j->map.prep, j->rows, keys, n);
     if (needs_bias(j))
         add_bias(j, s, 0, j->rows);
@@ -144,9 +153,11 @@ static void fused_pass(const tq_attn_job *j, int form, uint32_t t_begin, uint32_
             const uint32_t n = rows_in_tile(j, st, t0, tq_min_u32(TQ_TILE, t_end - t0));
             if (!make_spans(j, st, span, 0, j->rows, t0, n))
                 continue;
-            if (!prepared)
+            if (!prepared) {
+                tq_look_ahead(head_run(rows, j->kv_head, t0 / TQ_TILE));
                 rows->k->kernels->attn->prep[tq_kfmt(rows->k->format)](
                     rows->k, j->work + j->map.prep, j->work + j->map.q, j->rows);
+            }
             prepared = 1;
             /* The page behind a packed one is there, whether or not anything is read from it. */
             fused_page(j, rows, &j->result[form], t0, n, st == STEP_PACKED && t0 + TQ_TILE < t_end);

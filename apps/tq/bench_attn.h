@@ -26,7 +26,8 @@ typedef struct attn_side {
 /* What a curve of the plot is made of. */
 typedef struct attn_point {
     uint32_t n_kv, side;
-    double seconds, floor;
+    double seconds;
+    size_t bytes;
 } attn_point;
 
 typedef struct attn_bench {
@@ -45,6 +46,7 @@ typedef struct attn_bench {
     uint32_t n_done;                      /* rounds of this context */
     double read_seconds[ATTN_MAX_ROUNDS]; /* of read_bytes of memory, the best piece of a round */
     size_t read_bytes;
+    double best_read; /* bytes per second, of all contexts */
     char cpu[128];
     double load;
     FILE *csv;

@@ -163,10 +163,11 @@ bool attn_report_context(attn_bench *b)
 {
     put_times(b);
     put_ratios(b);
+    b->best_read = read_rate(b) > b->best_read ? read_rate(b) : b->best_read;
     for (uint32_t i = 0; i < b->n_sides; i++) {
         const attn_side *s = &b->sides[i];
-        b->points[b->n_points++] = (attn_point){b->shape.n_kv, i, best(s->seconds, b->n_done),
-                                                (double)s->bytes / read_rate(b)};
+        b->points[b->n_points++] =
+            (attn_point){b->shape.n_kv, i, best(s->seconds, b->n_done), s->bytes};
         if (b->csv) {
             csv_row(b, s);
         }
@@ -188,7 +189,7 @@ static size_t collect(const attn_bench *b, uint32_t side, bool floor, double *x,
         const attn_point *p = &b->points[i];
         if (p->side == side) {
             x[n] = p->n_kv;
-            y[n++] = (floor ? p->floor : p->seconds) * 1e3;
+            y[n++] = (floor ? (double)p->bytes / b->best_read : p->seconds) * 1e3;
         }
     }
     return n;
@@ -201,8 +202,8 @@ static void find_floors(const attn_bench *b, uint32_t at[2])
     for (size_t i = 0; i < b->n_points; i++) {
         const attn_point *p = &b->points[i];
         if (p->n_kv == b->points[0].n_kv && p->side < b->n_ours) {
-            at[0] = p->floor > b->points[at[0]].floor ? p->side : at[0];
-            at[1] = p->floor < b->points[at[1]].floor ? p->side : at[1];
+            at[0] = p->bytes > b->points[at[0]].bytes ? p->side : at[0];
+            at[1] = p->bytes < b->points[at[1]].bytes ? p->side : at[1];
         }
     }
 }

@@ -11,11 +11,7 @@
 #include "codebook.h"
 #include "cpu/avx2_codec.h"
 
-enum {
-    ROWS = 16,
-    PAD = 32, /* decoders write past a row */
-    ROOM = ROWS * (TQ_ROW_MAX + PAD)
-};
+enum { ROWS = 16, PAD = 32 };
 
 TQ_INLINE __m256i load256(const void *p)
 {
@@ -103,10 +99,8 @@ TQ_INLINE void rows_nibbles(uint8_t *out, size_t stride, const uint8_t *codes, s
     }
 }
 
-/* Rows of n tokens as nibbles or level bytes: where they are, or in room. Those from n to n_row on
- * repeat the last. */
-TQ_INLINE void find_rows(const uint8_t **row, uint32_t n_row, uint8_t *room,
-                         const tq_level_source *s, tq_const_planes rows, uint32_t t, uint32_t n)
+void tq_avx2_level_rows(const uint8_t **row, uint8_t *room, const tq_level_source *s,
+                        tq_const_planes rows, uint32_t t, uint32_t n)
 {
     const tq_codec *c = s->codec;
     const uint8_t *codes = rows.codes + t * rows.codes_stride, *at = room;
@@ -128,7 +122,7 @@ TQ_INLINE void find_rows(const uint8_t **row, uint32_t n_row, uint8_t *room,
         rows_nibbles(room, stride, codes, rows.codes_stride, c->dim, n, 3);
     else
         rows_nibbles(room, stride, codes, rows.codes_stride, c->dim, n, 2);
-    for (uint32_t i = 0; i < n_row; i++)
+    for (uint32_t i = 0; i < ROWS; i++)
         row[i] = at + (i < n ? i : n - 1) * stride;
 }
 
@@ -163,11 +157,11 @@ TQ_INLINE __m256i upper_levels(__m256i x, __m256i table)
 void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
                            uint32_t n, tq_walk *ahead)
 {
-    uint8_t room[ROOM + PAD];
+    uint8_t room[TQ_ROWS_ROOM];
     const uint8_t *row[ROWS];
     const uint32_t half = s->codec->dim / 2, width = TQ_LEVEL_WIDTH(s->codec->dim);
 
-    find_rows(row, ROWS, room, s, rows, t, n);
+    tq_avx2_level_rows(row, room, s, rows, t, n);
     if (s->nibbles) {
         const __m256i table = s->table;
         for (uint32_t j = 0; j < half; j += 16) {
@@ -214,14 +208,14 @@ TQ_INLINE void interleave(__m256i out[4], const uint8_t *const *row, uint32_t at
 void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
                          uint32_t n, tq_walk *ahead)
 {
-    uint8_t room[ROOM + PAD];
+    uint8_t room[TQ_ROWS_ROOM];
     const uint8_t *row[ROWS];
     const uint32_t half = s->codec->dim / 2, width = TQ_LEVEL_WIDTH(s->codec->dim);
     const size_t block = (size_t)(n + 3) / 4 * 64;
 
     for (uint32_t done = 0; done < n; done += ROWS) {
         const uint32_t left = n - done < ROWS ? n - done : ROWS;
-        find_rows(row, ROWS, room, s, rows, t + done, left);
+        tq_avx2_level_rows(row, room, s, rows, t + done, left);
         for (uint32_t q = 0; q < left; q += 4) {
             uint8_t *to = dst + (size_t)(done + q) * 16;
             __m256i x[4];

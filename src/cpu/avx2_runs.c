@@ -1,41 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* avx2_runs.c — planes of the trellis, and wide ones of norm-codebook, to levels, for AVX2.
- *
- * Elements r n1 .. r n1 + n1 - 1 of a row, n1 = dim / 8, are RUN r of 8. A plane of single bits has
- * each run in one bit of its n1 bytes, one of two bits has runs 2k and 2k + 1 in field k of the
- * first and second half of its 2 n1 bytes, one of four bits runs k and k + 4 in the nibbles of
- * quarter k. So 16 places of all runs come from a few registers, and a register that holds a plane
- * of single bits twice, the second time shifted right by one, is laid out like one of two.
- *
- * In a plane of single bits "one element later" is "one byte later", with the bytes that wrap
- * shifted left by one bit: the subset bits of a whole row of the trellis are three shifts and two
- * XORs of its plane of path bits.
- *
- * Each function is made twice, for any dimension and for 128.
+/* avx2_runs.c — rows of the trellis, and wide ones of norm-codebook, to levels or nibbles, for
+ * AVX2. Runs: avx2_runs.h. Each function is made twice, for any dimension and for 128.
  */
 #include "codebook.h"
 #include "cpu/avx2_attn.h"
 #include "cpu/avx2_levels.h"
+#include "cpu/avx2_runs.h"
 #include "cpu/avx2_trellis.h"
 
 enum { PAD = 32, STEP = 16 };
-
-TQ_INLINE __m128i load128(const void *p)
-{
-    return _mm_loadu_si128((const __m128i *)p);
-}
-
-/* Twice, the second time shifted right by one: even bits are runs, the odd ones junk. */
-TQ_INLINE __m256i runs_of_one_bit(__m128i plane)
-{
-    const __m256i by_half = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
-    return _mm256_srlv_epi32(_mm256_broadcastsi128_si256(plane), by_half);
-}
-
-TQ_INLINE __m256i load_halves(const uint8_t *p, uint32_t n1)
-{
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(p)), load128(p + n1), 1);
-}
 
 TQ_INLINE void store_halves(uint8_t *p, uint32_t n1, __m256i v)
 {
@@ -46,12 +19,6 @@ TQ_INLINE void store_halves(uint8_t *p, uint32_t n1, __m256i v)
     _mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(v));
     _mm_storeu_si128((__m128i *)(void *)(p + n1), _mm256_extracti128_si256(v, 1));
 }
-
-/* Bits 0..3 of the level numbers of 16 places of all eight runs, two to a byte: runs 0 and 4 in the
- * first half of n02, 1 and 5 in the second, 2 and 6, 3 and 7 in n13. */
-typedef struct nibbles {
-    __m256i n02, n13;
-} nibbles;
 
 /* What level numbers consist of: n_low bits below, and which plane the bits from 4 on are in. */
 typedef struct row_kind {
@@ -97,7 +64,7 @@ TQ_INLINE __m256i pick_level(const __m256i *table, __m256i low, __m256i two, __m
 
 /* 16 places of all eight runs, as levels, or without a table as nibbles. more: the planes of bits
  * 4, 5 and 6. In ascending order: what is written beyond a run of less than 16 is overwritten. */
-TQ_INLINE void write_places(uint8_t *out, nibbles n, const uint8_t *more, const __m256i *table,
+TQ_INLINE void write_places(uint8_t *out, tq_nibbles n, const uint8_t *more, const __m256i *table,
                             const row_kind k)
 {
     const __m256i nibble = _mm256_set1_epi8(15);
@@ -110,11 +77,11 @@ TQ_INLINE void write_places(uint8_t *out, nibbles n, const uint8_t *more, const 
         return;
     }
     if (bits == 5)
-        two = runs_of_one_bit(load128(more));
+        two = tq_runs_of_one_bit(tq_load128(more));
     if (bits >= 6)
-        two = load_halves(more, n1);
+        two = tq_load_halves(more, n1);
     if (bits == 7)
-        six = runs_of_one_bit(load128(more + 2 * n1));
+        six = tq_runs_of_one_bit(tq_load128(more + 2 * n1));
     const __m256i l0 = _mm256_and_si256(n.n02, nibble), l1 = _mm256_and_si256(n.n13, nibble);
     const __m256i l2 = _mm256_and_si256(_mm256_srli_epi16(n.n02, 4), nibble);
     const __m256i l3 = _mm256_and_si256(_mm256_srli_epi16(n.n13, 4), nibble);
@@ -125,49 +92,6 @@ TQ_INLINE void write_places(uint8_t *out, nibbles n, const uint8_t *more, const 
 }
 
 /* ---- Trellis --------------------------------------------------------------------------- */
-
-/* Path bits of 16 places of all runs: x[k] those of k elements before. */
-typedef struct path_bits {
-    __m128i x[4];
-} path_bits;
-
-TQ_INLINE path_bits path_at(const uint8_t *x)
-{
-    path_bits p = {{load128(x), load128(x - 1), load128(x - 2), load128(x - 3)}};
-    return p;
-}
-
-/* Runs of 16: the bits before come from the end of the run before, one bit lower. */
-TQ_INLINE path_bits path_of_128(const uint8_t *plane)
-{
-    const __m128i x = load128(plane), before = _mm_add_epi8(x, x);
-    path_bits p = {{x, _mm_alignr_epi8(x, before, 15), _mm_alignr_epi8(x, before, 14),
-                    _mm_alignr_epi8(x, before, 13)}};
-    return p;
-}
-
-/* o: the planes of o. */
-TQ_INLINE nibbles nibbles_at(const uint8_t *o, const path_bits path, const row_kind k)
-{
-    const __m256i even = _mm256_set1_epi8(0x55), low2 = _mm256_set1_epi8(0x33);
-    const __m256i z0 = runs_of_one_bit(path.x[2]);
-    const __m256i z1 =
-        runs_of_one_bit(_mm_xor_si128(path.x[0], _mm_xor_si128(path.x[1], path.x[3])));
-    const __m256i z1_up = _mm256_slli_epi16(_mm256_and_si256(z1, even), 1);
-    const __m256i z = _mm256_or_si256(_mm256_and_si256(z0, even), z1_up);
-    __m256i o2;
-
-    if (k.bits == 2)
-        o2 = _mm256_and_si256(runs_of_one_bit(load128(o)), even);
-    else
-        o2 = load_halves(o, k.dim / 8);
-    /* z below, o above; fields 0 and 2 in one register, 1 and 3 in the other. */
-    nibbles n = {_mm256_or_si256(_mm256_slli_epi16(_mm256_and_si256(o2, low2), 2),
-                                 _mm256_and_si256(z, low2)),
-                 _mm256_or_si256(_mm256_andnot_si256(low2, o2),
-                                 _mm256_and_si256(_mm256_srli_epi16(z, 2), low2))};
-    return n;
-}
 
 /* table: NULL for nibbles. */
 TQ_INLINE void trellis_row(uint8_t *out, const uint8_t *planes, const __m256i *table,
@@ -180,7 +104,7 @@ TQ_INLINE void trellis_row(uint8_t *out, const uint8_t *planes, const __m256i *t
     uint32_t i = 0;
 
     if (n1 == STEP) {
-        const nibbles n = nibbles_at(o, path_of_128(planes + n_o), k);
+        const tq_nibbles n = tq_nibbles_at(o, tq_path_of_128(planes + n_o), n1, k.bits);
         write_places(out, n, o + 2 * n1, table, k);
         return;
     }
@@ -194,10 +118,12 @@ TQ_INLINE void trellis_row(uint8_t *out, const uint8_t *planes, const __m256i *t
         o = copy;
     }
     for (; i + STEP < n1; i += STEP)
-        write_places(out + i, nibbles_at(o + i, path_at(x + i), k), o + i + 2 * n1, table, k);
+        write_places(out + i, tq_nibbles_at(o + i, tq_path_at(x + i), n1, k.bits), o + i + 2 * n1,
+                     table, k);
     if (n1 > STEP)
         i = n1 - STEP; /* overlaps the one before */
-    write_places(out + i, nibbles_at(o + i, path_at(x + i), k), o + i + 2 * n1, table, k);
+    write_places(out + i, tq_nibbles_at(o + i, tq_path_at(x + i), n1, k.bits), o + i + 2 * n1,
+                 table, k);
 }
 
 tq_trellis_tables tq_avx2_trellis_tables(const tq_trellis *t, uint8_t flip)
@@ -207,7 +133,7 @@ tq_trellis_tables tq_avx2_trellis_tables(const tq_trellis *t, uint8_t flip)
 
     memcpy(all, t->levels, 2u << t->bits);
     for (int i = 0; i < 8; i++)
-        v.t[i] = _mm256_xor_si256(_mm256_broadcastsi128_si256(load128(all + 16 * i)),
+        v.t[i] = _mm256_xor_si256(_mm256_broadcastsi128_si256(tq_load128(all + 16 * i)),
                                   _mm256_set1_epi8((char)flip));
     return v;
 }
@@ -219,7 +145,8 @@ TQ_INLINE void norm_row(uint8_t *out, const uint8_t *planes, const __m256i *tabl
 {
     const uint32_t n1 = k.dim / 8;
     for (uint32_t i = 0; i < n1; i += STEP) {
-        const nibbles n = {load_halves(planes + i, n1), load_halves(planes + i + 2 * n1, n1)};
+        const tq_nibbles n = {tq_load_halves(planes + i, n1),
+                              tq_load_halves(planes + i + 2 * n1, n1)};
         write_places(out + i, n, planes + i + 4 * n1, table, k);
     }
 }
@@ -234,7 +161,7 @@ tq_trellis_tables tq_avx2_norm_tables(const tq_codebook *book, uint8_t flip)
         all[book->n_levels + i] = (uint8_t)(flip ^ (uint8_t)-book->levels[i]);
     }
     for (int i = 0; i < 8; i++)
-        v.t[i] = _mm256_broadcastsi128_si256(load128(all + 16 * i));
+        v.t[i] = _mm256_broadcastsi128_si256(tq_load128(all + 16 * i));
     return v;
 }
 

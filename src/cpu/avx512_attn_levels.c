@@ -86,7 +86,7 @@ void TQ_CLUSTER(tq_avx512_score_norm)(const tq_codec *k, float *s, const void *p
         const uint8_t *q = prep;
         float scale[TQ_TURNED_TOKENS] = {0}, *dst = s + t;
 
-        tq_avx2_turned_levels(level, &source, keys, t, m, &ahead);
+        TQ_CLUSTER(tq_avx512_turned_levels)(level, &source, keys, t, m, &ahead);
         tq_avx2_token_scales(scale, keys.scale, keys.scale_stride, t, m);
         const __m512 scale16 = _mm512_loadu_ps(scale);
         for (uint32_t left = n_rows; left > 0;) {
@@ -160,6 +160,63 @@ TQ_INLINE void weigh_rows(float *acc, size_t acc_stride, const int16_t *w16, con
     }
 }
 
+/* Four sums of 16 elements in the order of tq_avx512_level_quads, put in order and added. */
+TQ_INLINE void finish64(float *acc, const __m512i sum[4], float factor, float alpha)
+{
+    const __m512i a = _mm512_shuffle_i32x4(sum[0], sum[1], 0x44);
+    const __m512i b = _mm512_shuffle_i32x4(sum[2], sum[3], 0x44);
+    const __m512i c = _mm512_shuffle_i32x4(sum[0], sum[1], 0xee);
+    const __m512i d = _mm512_shuffle_i32x4(sum[2], sum[3], 0xee);
+    const __m512i x[4] = {_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd),
+                          _mm512_shuffle_i32x4(c, d, 0x88), _mm512_shuffle_i32x4(c, d, 0xdd)};
+    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
+        __m512 y = _mm512_mul_ps(_mm512_cvtepi32_ps(x[i]), _mm512_set1_ps(factor));
+        y = _mm512_fmadd_ps(_mm512_set1_ps(alpha), _mm512_loadu_ps(acc + 16 * i), y);
+        _mm512_storeu_ps(acc + 16 * i, y);
+    }
+}
+
+/* The same for levels of tq_avx512_level_quads; dim a multiple of 64. */
+TQ_INLINE void weigh_rows64(float *acc, size_t acc_stride, const int16_t *w16, const float *factor,
+                            const float *alpha, const uint8_t *level, uint32_t quads, uint32_t dim,
+                            tq_walk *ahead, const uint32_t rows)
+{
+    const __m512i low = _mm512_set1_epi16(255);
+    const size_t block = (size_t)quads * 64;
+    int32_t start[TQ_WEIGHT_ROWS];
+
+    for (uint32_t r = 0; r < rows; r++)
+        start[r] = tq_avx2_weights_start(w16 + r * TQ_TILE, quads * 4);
+    for (uint32_t j = 0; j < dim; j += 64, level += 3 * block) {
+        const int16_t *w = w16;
+        __m512i sum[TQ_WEIGHT_ROWS][4];
+        tq_walk_on(ahead);
+        tq_walk_on(ahead);
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+            TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+                sum[r][i] = _mm512_set1_epi32(start[r]);
+        for (uint32_t q = 0; q < quads; q++, level += 64, w += 4) {
+            __m512i even[4], odd[4];
+            TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
+                const __m512i x = _mm512_load_si512(level + i * block);
+                even[i] = _mm512_and_si512(x, low);
+                odd[i] = _mm512_srli_epi16(x, 8);
+            }
+            TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+                const uint8_t *pairs = (const uint8_t *)(w + r * TQ_TILE);
+                const __m512i a = _mm512_set1_epi32((int)tq_load_u32(pairs));
+                TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+                    sum[r][i] = dot2(sum[r][i], even[i], a);
+                const __m512i b = _mm512_set1_epi32((int)tq_load_u32(pairs + 4));
+                TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+                    sum[r][i] = dot2(sum[r][i], odd[i], b);
+            }
+        }
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+            finish64(acc + r * acc_stride + j, sum[r], factor[r], alpha[r]);
+    }
+}
+
 void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_stride,
                                       const float *w, const float *alpha, uint32_t n_rows,
                                       tq_const_planes values, uint32_t n)
@@ -172,26 +229,38 @@ void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_
     tq_walk ahead = tq_walk_scales_first(values, tq_quad_steps(dim, n));
 
     tq_avx2_level_source(&source, v);
+    const int by64 = tq_avx512_takes_quads(&source);
     tq_avx2_token_scales(scale, values.scale, values.scale_stride, 0, n);
     for (uint32_t t = 0; t < n; t += step) {
         const uint32_t m = n - t < step ? n - t : step, quads = (m + 3) / 4;
-        tq_avx2_level_quads(level, &source, values, t, m, &ahead);
+        if (by64)
+            TQ_CLUSTER(tq_avx512_level_quads)(level, &source, values, t, m, &ahead);
+        else
+            tq_avx2_level_quads(level, &source, values, t, m, &ahead);
         for (uint32_t r = 0; r < n_rows;) {
             const uint32_t rows = n_rows - r < TQ_WEIGHT_ROWS ? n_rows - r : TQ_WEIGHT_ROWS;
             float *dst = acc + r * acc_stride;
             tq_weights of;
             tq_avx2_round_weights(&of, w + r * TQ_TILE, scale, source.unit, n, rows);
-#define CALL(n_of_rows)                                                                            \
-    weigh_rows(dst, acc_stride, of.w16 + t, of.factor, t ? one : alpha + r, level, quads, dim,     \
+#define CALL(weigh_some, n_of_rows)                                                                \
+    weigh_some(dst, acc_stride, of.w16 + t, of.factor, t ? one : alpha + r, level, quads, dim,     \
                &ahead, n_of_rows)
-            if (rows == 4)
-                CALL(4);
+            if (by64 && rows == 4)
+                CALL(weigh_rows64, 4);
+            else if (by64 && rows == 3)
+                CALL(weigh_rows64, 3);
+            else if (by64 && rows == 2)
+                CALL(weigh_rows64, 2);
+            else if (by64)
+                CALL(weigh_rows64, 1);
+            else if (rows == 4)
+                CALL(weigh_rows, 4);
             else if (rows == 3)
-                CALL(3);
+                CALL(weigh_rows, 3);
             else if (rows == 2)
-                CALL(2);
+                CALL(weigh_rows, 2);
             else
-                CALL(1);
+                CALL(weigh_rows, 1);
 #undef CALL
             r += rows;
         }
