@@ -3,7 +3,7 @@
  *
  * The work of a step (rows to encode, attention parts, merged rows) is dealt to n threads as ggml
  * deals a custom op: thread i takes units i, i + n, ... Output and stored bytes must not depend on
- * n. A second test reads one sequence while the writer appends to another.
+ * n. A second test reads one sequence while the writer appends to others, forks of it too.
  */
 #define _POSIX_C_SOURCE 200809L /* pthread_barrier */
 #include "turboquant.h"
@@ -196,7 +196,12 @@ static void a_view_is_read_while_other_sequences_grow(void **state)
     for (int i = 0; i < 2; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, run_reader, &readers[i]), 0);
     for (uint32_t round = 0; round < 10; round++) {
-        assert_int_equal(tq_cache_seq_open(cache, &grown), TQ_OK);
+        /* Every other one shares the pages that are being read, and copies the last before it
+         * writes. */
+        if (round % 2)
+            assert_int_equal(tq_cache_seq_fork(cache, old, N_TOKENS, &grown), TQ_OK);
+        else
+            assert_int_equal(tq_cache_seq_open(cache, &grown), TQ_OK);
         append_plain(cache, grown, 100, 2);
         append_plain(cache, grown, 3, 3);
         assert_int_equal(tq_cache_truncate(cache, grown, 64), TQ_OK);
