@@ -53,9 +53,9 @@ static tq_cache *open_cache(const form_case *c, int dequant, uint32_t *seq)
     return cache;
 }
 
+/* In exactly the scratch that the plan asks for, which the bounds of the layer cover. */
 static tq_status attend(const form_case *c, const tq_view *view, uint32_t q_len, float *out)
 {
-    static _Alignas(64) uint8_t scratch[1 << 21];
     static const float sinks[HEADS * GROUP] = {1, -2, 0.5f, 3};
     const tq_attn_config cfg = {.n_q_heads = HEADS * GROUP,
                                 .q_len = q_len,
@@ -65,9 +65,19 @@ static tq_status attend(const form_case *c, const tq_view *view, uint32_t q_len,
                                 .sinks = c->with_sinks ? sinks : NULL};
     tq_attn_plan p;
     tq_status st = tq_attn_plan_init(&p, &cfg, view);
-    return st != TQ_OK ? st
-                       : tq_attn_run(&p, view, out, OUT, q + (view->n_tokens - q_len) * OUT, OUT,
-                                     scratch, sizeof scratch);
+    if (st != TQ_OK)
+        return st;
+    tq_layer layer = make_layer(c->scheme, HEADS, D, D);
+    layer.scheme.attn = view->attn;
+    size_t partials, work;
+    assert_int_equal(tq_attn_bounds(&layer, HEADS * GROUP, N, N, &partials, &work), TQ_OK);
+    assert_true(p.partials_bytes <= partials && p.work_bytes <= work);
+    const size_t bytes = p.partials_bytes + p.work_bytes + 64;
+    void *scratch = malloc(bytes);
+    assert_non_null(scratch);
+    st = tq_attn_run(&p, view, out, OUT, q + (view->n_tokens - q_len) * OUT, OUT, scratch, bytes);
+    free(scratch);
+    return st;
 }
 
 static void run_steps(const form_case *fc, int dequant, const uint32_t *steps, float *out)
