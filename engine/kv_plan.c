@@ -34,6 +34,7 @@ bool tqe_kv_config(tq_cache_config *cfg, const tqe_attn_geometry *geo)
         .isa_mask = geo->isa_mask,
         .max_append = geo->n_batch,
         .rollback = geo->rollback,
+        .max_seq_pages = (geo->n_ctx + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS,
     };
     return true;
 }
@@ -49,6 +50,21 @@ static size_t page_bytes(const tq_cache_config *cfg)
     return bytes;
 }
 
+/* Bytes of the cache for contexts of n_pages pages; page: packed bytes of one. */
+static tq_status cache_bytes(tqe_attn_geometry *geo, uint32_t n_pages, size_t *bytes, size_t *page)
+{
+    tq_cache_config cfg;
+    geo->n_ctx = n_pages * TQ_PAGE_TOKENS;
+    geo->n_batch = geo->n_ctx < TQE_DEFAULT_BATCH ? geo->n_ctx : TQE_DEFAULT_BATCH;
+    if (!tqe_kv_config(&cfg, geo)) {
+        return TQ_ERR_NOMEM;
+    }
+    const tq_status st = tq_cache_bytes(&cfg, bytes);
+    *page = page_bytes(&cfg);
+    free((void *)(uintptr_t)cfg.layers);
+    return st;
+}
+
 tqe_status tqe_kv_plan_make(tqe_kv_plan *out, const tqe_model_info *m, const tq_scheme *scheme,
                             uint64_t memory_bytes, uint32_t n_seqs, tqe_error *err)
 {
@@ -61,37 +77,31 @@ tqe_status tqe_kv_plan_make(tqe_kv_plan *out, const tqe_model_info *m, const tq_
                              .n_kv_heads = m->n_kv_heads,
                              .d_head = m->d_k,
                              .window = m->window,
-                             .n_ctx = 1,
-                             .n_batch = TQE_DEFAULT_BATCH,
                              .n_seqs = n_seqs,
                              .rollback = TQE_DEFAULT_ROLLBACK,
                              .isa_mask = TQ_ISA_ALL};
-    tq_cache_config cfg;
-    if (!tqe_kv_config(&cfg, &geo)) {
-        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
-    }
     tqe_kv_plan p = {0};
-    uint32_t n_pages = 0;
-    const size_t memory = memory_bytes < SIZE_MAX ? (size_t)memory_bytes : SIZE_MAX;
-    tq_status st = tq_cache_plan(&cfg, memory, &n_pages);
-    p.page_bytes = page_bytes(&cfg);
-    p.bytes_per_token = p.page_bytes / TQ_PAGE_TOKENS;
-    if (st == TQ_OK && n_pages / n_seqs > 1) {
-        const uint64_t n_ctx = (uint64_t)(n_pages / n_seqs - 1) * TQ_PAGE_TOKENS;
-        p.n_ctx = n_ctx < TQE_MAX_CTX ? (uint32_t)n_ctx : TQE_MAX_CTX;
-        free((void *)(uintptr_t)cfg.layers);
-        geo.n_ctx = p.n_ctx;
-        geo.n_batch = p.n_ctx < TQE_DEFAULT_BATCH ? p.n_ctx : TQE_DEFAULT_BATCH;
-        if (!tqe_kv_config(&cfg, &geo)) {
-            return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
-        }
-        st = tq_cache_bytes(&cfg, &p.cache_bytes);
-    }
-    free((void *)(uintptr_t)cfg.layers);
-    if (st != TQ_OK && st != TQ_ERR_FULL) {
-        return tqe_fail(err, st == TQ_ERR_DIM ? TQE_ERR_UNSUPPORTED : TQE_ERR_SCHEME,
+    size_t bytes = 0;
+    const tq_status st = cache_bytes(&geo, 1, &bytes, &p.page_bytes);
+    if (st != TQ_OK) {
+        return tqe_fail(err, st == TQ_ERR_NOMEM ? TQE_ERR_NOMEM : TQE_ERR_SCHEME,
                         "this KV scheme cannot be used with this model");
     }
+    p.bytes_per_token = p.page_bytes / TQ_PAGE_TOKENS;
+    /* More tokens never take less: the largest context that fits, in pages. */
+    uint32_t lo = 0;
+    uint32_t hi = TQE_MAX_CTX / TQ_PAGE_TOKENS;
+    hi = hi < TQE_MAX_CTX / n_seqs - 1 ? hi : TQE_MAX_CTX / n_seqs - 1;
+    while (lo < hi) {
+        const uint32_t mid = lo + (hi - lo + 1) / 2;
+        if (cache_bytes(&geo, mid, &bytes, &p.page_bytes) == TQ_OK && bytes <= memory_bytes) {
+            lo = mid;
+            p.cache_bytes = bytes;
+        } else {
+            hi = mid - 1;
+        }
+    }
+    p.n_ctx = lo * TQ_PAGE_TOKENS;
     *out = p;
     return TQE_OK;
 }

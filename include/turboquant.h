@@ -201,12 +201,13 @@ typedef struct tq_layer {
 } tq_layer;
 
 typedef struct tq_cache_config {
-    const tq_layer *layers; /* [n_layers], copied by init */
-    uint32_t n_layers;      /* 1..1024 */
-    uint32_t n_pages;       /* 64 tokens each over all sequences, and of the longest; 1..2^24 */
+    const tq_layer *layers;      /* [n_layers], copied by init */
+    uint32_t n_layers;           /* 1..1024 */
+    uint32_t n_pages;            /* 64 tokens each, over all sequences, 1..2^24 */
     uint32_t max_seqs, isa_mask; /* sequences alive at once, 1..65536; TQ_ISA_ALL, or a subset */
     uint32_t max_append;         /* longest append; 0: any, and every pool then has n_pages pages */
-    uint32_t rollback; /* tokens that truncate can always drop, beside the newest; 0..2^20 */
+    uint32_t max_seq_pages; /* of the longest sequence; 0: n_pages. Page tables are this long */
+    uint32_t rollback;      /* tokens that truncate can always drop, beside the newest; 0..2^20 */
 } tq_cache_config;
 
 /* One writer; other threads may read views while it works on other sequences, forks included. */

@@ -43,11 +43,12 @@ TQ_API tq_status tq_cache_page_next(const tq_cache *c, uint32_t seq, tq_page_ref
 TQ_API tq_status tq_cache_page_export(const tq_cache *c, uint32_t seq, const tq_page_ref *ref,
                                       void *dst, size_t n_bytes);
 
-/* begin: reserve the pages of n_tokens tokens in an empty sequence; any length within n_pages,
- * whatever max_append. page: give one, in the order of next. Then tq_cache_append_commit, which
- * refuses with TQ_ERR_STATE while pages are missing, or tq_cache_append_abort. The bytes are not
- * checked: any are decoded, so check them before. Errors: TQ_ERR_STATE (unknown sequence; begin:
- * not empty; page: no import), TQ_ERR_ARG (not the next ref), TQ_ERR_SIZE, TQ_ERR_FULL. */
+/* begin: reserve the pages of n_tokens tokens in an empty sequence; any length within
+ * max_seq_pages, whatever max_append. page: give one, in the order of next. Then
+ * tq_cache_append_commit, which refuses with TQ_ERR_STATE while pages are missing, or
+ * tq_cache_append_abort. The bytes are not checked: any are decoded, so check them before. Errors:
+ * TQ_ERR_STATE (unknown sequence; begin: not empty; page: no import), TQ_ERR_ARG (not the next
+ * ref), TQ_ERR_SIZE, TQ_ERR_FULL. */
 TQ_API tq_status tq_cache_import_begin(tq_cache *c, uint32_t seq, uint32_t n_tokens);
 TQ_API tq_status tq_cache_import_page(tq_cache *c, uint32_t seq, const tq_page_ref *ref,
                                       const void *src, size_t n_bytes);

@@ -200,7 +200,7 @@ tq_status tq_cache_append_begin(tq_cache *c, uint32_t seq, uint32_t n_tokens)
         return TQ_ERR_STATE;
     tq_seq *s = &c->seqs[slot];
     const uint64_t total = (uint64_t)s->n_tokens + n_tokens;
-    if (total > (uint64_t)c->n_pages * TQ_PAGE_TOKENS)
+    if (total > (uint64_t)c->max_seq_pages * TQ_PAGE_TOKENS)
         return TQ_ERR_FULL;
     for (uint32_t k = 0; k < c->n_kinds; k++) {
         const tq_kind *kind = &c->kinds[k];

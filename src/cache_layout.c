@@ -31,6 +31,13 @@ static int is_skipped(const tq_cache_config *cfg, uint32_t i)
     return i < skip || cfg->n_layers - i <= skip;
 }
 
+/* Pages of the longest sequence. */
+static uint32_t seq_pages(const tq_cache_config *cfg)
+{
+    const uint32_t n = cfg->max_seq_pages;
+    return n > 0 && n < cfg->n_pages ? n : cfg->n_pages;
+}
+
 /* Does layer i store rows in this form? keep: what its kind keeps. */
 static int has_form(const tq_cache_config *cfg, uint32_t i, uint32_t form, tq_keep *keep)
 {
@@ -188,7 +195,7 @@ static tq_status make_layout(layout *lay, const tq_cache_config *cfg)
               tq_size_mul(&n, cfg->max_seqs, lay->n_kinds) |
               place(&lay->held_off, &end, n, sizeof(tq_held));
     lay->kinds_data_off = end;
-    bad |= tq_size_mul(&n, cfg->max_seqs, cfg->n_pages);
+    bad |= tq_size_mul(&n, cfg->max_seqs, seq_pages(cfg));
     for (uint32_t i = 0; i < cfg->n_layers; i++)
         for (uint32_t f = 0; f < 2; f++)
             if (has_form(cfg, i, f, &keep) && is_first_of_kind(cfg, i, f, &keep))
@@ -295,7 +302,7 @@ static uint32_t kind_for(tq_cache *c, const tq_cache_config *cfg, const tq_keep 
     (void)place(&off, &end, k->n_pages, sizeof(uint32_t)); /* make_layout did the same */
     k->page_link = (uint32_t *)(void *)*data;
     k->tables = (uint32_t *)(void *)(*data + end);
-    (void)place(&off, &end, (size_t)c->max_seqs * c->n_pages, sizeof(uint32_t));
+    (void)place(&off, &end, (size_t)c->max_seqs * c->max_seq_pages, sizeof(uint32_t));
     *data += end;
     return c->n_kinds++;
 }
@@ -368,7 +375,7 @@ tq_status tq_cache_init(tq_cache **out, const tq_cache_config *cfg, void *mem, s
                     .held = (tq_held *)(void *)(base + lay.held_off),
                     .kernels = tq_kernels_get(cfg->isa_mask),
                     .n_layers = cfg->n_layers,
-                    .n_pages = cfg->n_pages,
+                    .max_seq_pages = seq_pages(cfg),
                     .max_seqs = cfg->max_seqs,
                     .max_append = cfg->max_append,
                     .rollback = cfg->rollback,

@@ -111,7 +111,7 @@ tq_status tq_cache_import_begin(tq_cache *c, uint32_t seq, uint32_t n_tokens)
     const uint32_t slot = tq_seq_slot(c, seq);
     if (slot == TQ_NO_INDEX || c->seqs[slot].is_appending || c->seqs[slot].n_tokens > 0)
         return TQ_ERR_STATE;
-    if (n_tokens > (uint64_t)c->n_pages * TQ_PAGE_TOKENS)
+    if (n_tokens > (uint64_t)c->max_seq_pages * TQ_PAGE_TOKENS)
         return TQ_ERR_FULL;
     for (int take = 0; take < 2; take++)
         for (uint32_t i = 0; i < c->n_kinds; i++) {

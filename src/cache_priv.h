@@ -3,7 +3,7 @@
  *
  * The memory of a cache, each part 64-byte aligned:
  *   tq_cache | layers [n_layers] | kinds [n_kinds] | seqs [max_seqs] | held [max_seqs][n_kinds] |
- *   per kind: page_link [pages of the kind], tables [max_seqs][n_pages] |
+ *   per kind: page_link [pages of the kind], tables [max_seqs][max_seq_pages] |
  *   per layer: k_mean | per layer and form: arena [pages of its kind][page]
  * A page table has room for the longest sequence, because a view may hold it while other tables
  * grow; the unused part of it costs address space only.
@@ -72,7 +72,8 @@ struct tq_cache {
     tq_seq *seqs;
     tq_held *held;
     const tq_kernels *kernels;
-    uint32_t n_layers, n_kinds, n_pages, max_seqs, max_append, rollback;
+    uint32_t n_layers, n_kinds, max_seqs, max_append, rollback;
+    uint32_t max_seq_pages; /* entries of a page table */
     uint32_t seqs_mark, free_seq, n_open;
     uint64_t n_tokens;
     tq_allocator allocator; /* of a created cache */
@@ -99,7 +100,7 @@ static inline uint32_t tq_kind_rows(const tq_keep *k, uint32_t n)
 
 static inline uint32_t *tq_table(const tq_cache *c, uint32_t kind, uint32_t slot)
 {
-    return c->kinds[kind].tables + (size_t)slot * c->n_pages;
+    return c->kinds[kind].tables + (size_t)slot * c->max_seq_pages;
 }
 
 static inline tq_held *tq_held_of(const tq_cache *c, uint32_t kind, uint32_t slot)

@@ -356,7 +356,10 @@ static void op_append(model *m, sequence *s)
     static const uint32_t most[] = {1, 1, 3, 8, 70, 200};
     uint32_t n = 1 + draw(m, most[draw(m, 6)]);
     const uint32_t how = draw(m, 32);
-    tq_status want = s->n + n > m->cfg.n_pages * 64 ? TQ_ERR_FULL : TQ_OK;
+    const uint32_t limit = m->cfg.max_seq_pages && m->cfg.max_seq_pages < m->cfg.n_pages
+                               ? m->cfg.max_seq_pages
+                               : m->cfg.n_pages;
+    tq_status want = s->n + n > limit * 64 ? TQ_ERR_FULL : TQ_OK;
     if (m->cfg.max_append && n > m->cfg.max_append) {
         want = TQ_ERR_ARG;
     } else if (want == TQ_OK) {
@@ -510,7 +513,8 @@ static void start(model *m)
                                .max_seqs = draw(m, 2) ? SEQS : 1 + draw(m, SEQS),
                                .isa_mask = TQ_ISA_ALL,
                                .max_append = appends[draw(m, 4)],
-                               .rollback = rollbacks[draw(m, 5)]};
+                               .rollback = rollbacks[draw(m, 5)],
+                               .max_seq_pages = draw(m, 3) ? 0 : 1 + draw(m, PAGES)};
     for (int i = 0; i < SEQS; i++)
         forget(&m->seq[i]);
     CHECK(m, tq_cache_create(&m->c, &m->cfg, NULL) == TQ_OK);
