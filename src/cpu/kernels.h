@@ -139,10 +139,17 @@ typedef struct tq_codec_kernels {
  * the row. Keys of rotated formats are scored in the rotated domain, against a query that prep
  * rotates.
  *
+ * A kernel may round the queries of uniform keys as those of affine keys, in blocks of 32.
+ *
  * Values of rotated formats are summed in the rotated domain. A kernel may round weights, times the
- * scale of their token or group, over a tile: for Lloyd values of 2 to 5 bits to steps of
- * max(largest / 32767, sum / 131000), with centroids rounded to 1 / 16383 of the largest; for
- * norm-codebook and trellis to steps of largest / 32767. */
+ * scale of their token or group, over a tile, and the centroids that they multiply. Let S be the
+ * largest of the eight sums over every eighth token of such weights.
+ *   Lloyd values of 2, 3, 4 bits, uniform 4   up or down to steps of S/110, S/255, S/100, S/255;
+ *                                             centroids within 0.015, 0.021, 0.018, 0
+ *   Lloyd values of 5, 8 bits, uniform 8      to steps of max(largest / 32767, sum / 131000; 8 bits
+ *                                             of Lloyd: 65500); centroids within 1e-4, 0.0175, 0
+ *   norm-codebook and trellis                 to steps of largest / 32767
+ * docs/numerics.md has what this adds to a format's own error. */
 #define TQ_TILE TQ_PAGE_TOKENS
 
 /* Columns of a packed strip, see tq_gemm_fn. */
