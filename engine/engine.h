@@ -195,6 +195,9 @@ typedef struct tqe_peer_params {
     const tqe_peer *share; /* NULL, or a peer of the same file, whose weights are used as well */
 } tqe_peer_params;
 
+/* Is this a kv_type? */
+tqe_status tqe_peer_check_kv(const char *kv_type, tqe_error *err);
+
 tqe_status tqe_peer_create(tqe_peer **out, const char *path, const tqe_peer_params *p,
                            tqe_error *err);
 void tqe_peer_free(tqe_peer *p);

@@ -59,6 +59,13 @@ static tqe_status parse_types(const char *s, enum ggml_type *k, enum ggml_type *
     return TQE_OK;
 }
 
+tqe_status tqe_peer_check_kv(const char *kv_type, tqe_error *err)
+{
+    enum ggml_type k = GGML_TYPE_F16;
+    enum ggml_type v = GGML_TYPE_F16;
+    return parse_types(kv_type, &k, &v, err);
+}
+
 static enum llama_flash_attn_type flash_attention(enum ggml_type k, enum ggml_type v)
 {
     if (ggml_is_quantized(k) || ggml_is_quantized(v)) {

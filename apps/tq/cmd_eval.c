@@ -204,7 +204,7 @@ static bool read_input(evaluation *e, const tqe_model *m, const eval_options *o)
     uint32_t train = e->model.n_ctx_train ? e->model.n_ctx_train : o->setup.n_ctx;
     uint32_t needle_ctx = o->needle_ctx ? o->needle_ctx : train < 4096 ? train : 4096;
     tqe_error err = {0};
-    if (e->n_ctx > train) {
+    if (o->files.n && e->n_ctx > train) {
         msg_warn("model trained for %u tokens; text beyond may get worse", train);
     }
     if (o->needle && !strcmp(o->needle, "synthetic") && needle_ctx < 1280) {
@@ -426,6 +426,13 @@ int cmd_eval(int argc, char **argv)
         tq_scheme scheme;
         char canonical[TQ_SCHEME_TEXT_BYTES];
         ok = setup_check_kv(o.kv.at[i], &scheme, canonical);
+    }
+    for (size_t i = 0; ok && i < o.peer_kv.n; i++) {
+        tqe_error err = {0};
+        ok = tqe_peer_check_kv(o.peer_kv.at[i], &err) == TQE_OK;
+        if (!ok) {
+            msg_error("--peer-kv: %s", err.text);
+        }
     }
     if (!ok) {
         args_hint(&cmd);

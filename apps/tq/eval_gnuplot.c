@@ -60,6 +60,17 @@ static int spawn(FILE *const streams[3], int *status)
     return rc;
 }
 
+/* What gnuplot says last is what is wrong; a picture of where comes before. */
+static const char *last_line(char *s)
+{
+    size_t n = s ? strlen(s) : 0;
+    while (n && (s[n - 1] == '\n' || s[n - 1] == ' ')) {
+        s[--n] = '\0';
+    }
+    const char *start = n ? strrchr(s, '\n') : NULL;
+    return start ? start + 1 : n ? s : "it gave no reason";
+}
+
 /* stdout of gnuplot, malloc'ed. */
 static char *run(const char *script, size_t n)
 {
@@ -75,11 +86,7 @@ static char *run(const char *script, size_t n)
         if (rc == ENOENT) {
             msg_error("--html needs gnuplot, which is not installed (Debian: gnuplot-nox)");
         } else if (rc || !WIFEXITED(status) || WEXITSTATUS(status) || !out) {
-            /* Blank lines and its picture of where the error is come first. */
-            msg_error("--html: gnuplot failed: %s", rc ? strerror(rc)
-                                                    : complaint
-                                                        ? complaint + strspn(complaint, "\n ")
-                                                        : "");
+            msg_error("--html: gnuplot failed: %s", rc ? strerror(rc) : last_line(complaint));
         } else {
             free(complaint);
             complaint = NULL;

@@ -23,6 +23,8 @@ static const char style[] =
     "figure{margin:1.6rem 0 2.2rem}figure svg{width:100%;height:auto;display:block}"
     "svg text{font-family:'Helvetica Neue',Helvetica,Arial,'Liberation Sans','DejaVu Sans',"
     "sans-serif}"
+    "#bits-gnuplot_canvas text,#position-gnuplot_canvas text{paint-order:stroke;stroke:#fff;"
+    "stroke-width:3px;stroke-linejoin:round}"
     "figcaption,caption{font-size:.9rem;line-height:1.4;color:#333;text-align:left}"
     "caption{padding-bottom:.5rem}b.n{font-variant:small-caps}"
     ".wide{overflow-x:auto;margin:1.4rem 0 2rem}"
@@ -141,7 +143,8 @@ static void put_method(const page *p)
 {
     fputs("<h2>How to read this</h2><p>Every scheme sees the same tokens, and after each token its "
           "distribution over the next one is compared with that of an uncompressed cache. "
-          "<b>KL</b> is the divergence of the two in 1e-3 nats, <b>same top</b> how often their "
+          "<b>KL</b> is the divergence of the two in 10\xe2\x81\xbb\xc2\xb3 nats, <b>same top</b> "
+          "how often their "
           "likeliest tokens agree, <b>PPL change</b> how much worse the text itself is predicted. "
           "Perplexity can fall by luck; KL cannot. Our schemes are compared with our f32 cache",
           p->f);
@@ -163,7 +166,8 @@ static void put_divergence(page *p)
 {
     put_caption(p);
     fprintf(p->f,
-            "Divergence from the reference over %zu windows. KL in 1e-3 nats.</caption><thead><tr>"
+            "Divergence from the reference over %zu windows. KL in 10\xe2\x81\xbb\xc2\xb3 "
+            "nats.</caption><thead><tr>"
             "<th>cache<th>bits<th>B/token<th>mean KL<th><th>median<th>p99<th>same top, %%<th>"
             "<th>PPL<th>change, %%<th></tr></thead><tbody>",
             p->e->n_windows);
@@ -237,7 +241,7 @@ static void put_positions(page *p)
     const evaluation *e = p->e;
     char a[32];
     put_caption(p);
-    fputs("Mean KL by position, 1e-3 nats.</caption><thead><tr><th>cache", p->f);
+    fputs("Mean KL by position, 10\xe2\x81\xbb\xc2\xb3 nats.</caption><thead><tr><th>cache", p->f);
     for (size_t b = 0; b < e->n_buckets; b++) {
         fprintf(p->f, "<th>%s", eval_bucket_name(e, b, a));
     }

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 820, HEIGHT = 470, LEFT = 72, RIGHT = 24, TOP = 18, BOTTOM = 56, TEXT_HEIGHT = 14 };
+enum { WIDTH = 820, HEIGHT = 470, LEFT = 72, RIGHT = 24, TOP = 18, BOTTOM = 62, TEXT_HEIGHT = 14 };
 #define TEXT_WIDTH 6.9 /* of a letter, on average */
 #define GREY       "#8a8a8a"
 
@@ -119,7 +119,8 @@ static box place(placer *p, double x, double y, size_t n)
 static void put_label(FILE *f, const char *text, const char *where, double x, double y,
                       const char *colour, bool bold)
 {
-    fprintf(f, "set label '%s' at screen %.5f, screen %.5f %s textcolor rgb '%s' font '%s,12'\n",
+    fprintf(f,
+            "set label '%s' at screen %.5f, screen %.5f %s front textcolor rgb '%s' font '%s,12'\n",
             text, x / WIDTH, y / HEIGHT, where, colour, bold ? "Helvetica:Bold" : "Helvetica");
 }
 
@@ -253,7 +254,7 @@ static void put_key(FILE *f, const evaluation *e, const eval_row *rows)
     for (size_t k = 0; k < n; k++) {
         double y = HEIGHT - TOP - 12 - 19 * (double)k, x = WIDTH - RIGHT - 250;
         fprintf(f,
-                "set label '%s' at screen %.5f, screen %.5f left offset 1.4,0 textcolor rgb "
+                "set label '%s' at screen %.5f, screen %.5f left offset 1.4,-0.15 textcolor rgb "
                 "'#333333' point pt %d ps 0.75 lc rgb '%s'\n",
                 seen[k]->name, x / WIDTH, y / HEIGHT, seen[k]->point, seen[k]->colour);
     }
@@ -293,8 +294,8 @@ static char *plot_bits(const evaluation *e, const eval_row *rows)
     fprintf(f,
             "set xrange [%g:%g]\nset xtics 1\nset logscale y\nset yrange [%g:%g]\nset format y "
             "'%%g'\nset grid xtics ytics ls 99, ls 99\n"
-            "set xlabel 'bits per element of keys and values, all included'\n"
-            "set ylabel 'mean KL divergence, 1e-3 nats' offset 0.5,0\n",
+            "set xlabel 'bits per element of keys and values, all included' offset 0,0.3\n"
+            "set ylabel 'mean KL divergence, 10\xe2\x81\xbb\xc2\xb3 nats' offset 0.5,0\n",
             x.low, x.high, y.low, y.high);
     if (floor > 0) {
         fprintf(f,
@@ -430,8 +431,8 @@ static char *plot_position(const evaluation *e, const eval_row *rows)
     fprintf(f,
             "set xrange [0:%u]\nset logscale y\nset yrange [%g:%g]\nset format y '%%g'\n"
             "set xtics %u\nset grid xtics ytics ls 99, ls 99\n"
-            "set xlabel 'position in the window'\n"
-            "set ylabel 'mean KL divergence, 1e-3 nats' offset 0.5,0\n",
+            "set xlabel 'position in the window' offset 0,0.3\n"
+            "set ylabel 'mean KL divergence, 10\xe2\x81\xbb\xc2\xb3 nats' offset 0.5,0\n",
             e->n_ctx, low, high, e->bucket_width * (e->n_buckets > 8 ? 2 : 1));
     put_curves(f, e, rows, curves, n);
     return draw(f, &script, &n_script, "position", "Mean KL divergence against position");
@@ -478,7 +479,7 @@ static char *plot_same_top(const evaluation *e, const eval_row *rows)
     fprintf(f,
             "set border 1 lc rgb '#555555'\nset xrange [%g:100.2]\nset yrange [-0.6:%g]\nunset "
             "ytics\nset grid xtics ls 99\nset xlabel 'same likeliest token as the reference, %%"
-            "  (names are followed by bits per element)'\nplot ",
+            "  (names are followed by bits per element)' offset 0,0.3\nplot ",
             low > 0 ? low : 0, (double)n - 0.4);
     for (size_t k = 0; k < n; k++) {
         const family *c = family_of(rows[order[k]].side);
@@ -494,7 +495,7 @@ static char *plot_same_top(const evaluation *e, const eval_row *rows)
 
 /* ---- Needles ----------------------------------------------------------------------------- */
 
-enum { MAP_COLUMNS = 4, MAP_WIDTH = 205, MAP_HEIGHT = 190 };
+enum { MAP_COLUMNS = 4, MAP_WIDTH = 205, MAP_HEIGHT = 172 };
 
 static void put_map(FILE *f, const evaluation *e, const eval_row *r, size_t side,
                     const uint32_t *lengths, size_t nl, const double *depths, size_t nd)
@@ -509,7 +510,9 @@ static void put_map(FILE *f, const evaluation *e, const eval_row *r, size_t side
                     v < 45 ? "0xffffff" : "0x222222");
         }
     }
-    fprintf(f, "EOD\nset title '%s  %.0f %%' textcolor rgb '#222222' font 'Helvetica:Bold,12'\n",
+    fprintf(f,
+            "EOD\nset title '%s  %.0f %%' textcolor rgb '#222222' font 'Helvetica:Bold,12' offset "
+            "0,-0.4\n",
             plain(r->label, name), r->needles.value * 100);
     fputs("set xtics (", f);
     for (size_t i = 0; i < nl; i++) {
@@ -543,7 +546,7 @@ static char *plot_needles(const evaluation *e, const eval_row *rows)
                 "'#92c5de')\n"
                 "set xlabel 'tokens' font 'Helvetica,10' offset 0,0.6\n"
                 "set ylabel 'depth' font 'Helvetica,10' offset 1.6,0\n"
-                "set lmargin 6.5\nset rmargin 1\nset tmargin 2\nset bmargin 4\n"
+                "set lmargin 6.5\nset rmargin 1\nset tmargin 1.8\nset bmargin 3.6\n"
                 "set multiplot layout %zu,%d\n",
                 n_rows, MAP_COLUMNS);
         for (size_t i = 1; i < e->n_sides; i++) { /* f32 is what f16 is, to the eye */

@@ -169,6 +169,9 @@ const char *eval_number(char dst[32], double v)
     if (!isfinite(v)) {
         return strcpy(dst, "-");
     }
+    if (a < 5e-7) {
+        return strcpy(dst, "0");
+    }
     snprintf(dst, 32, "%.*f",
              a < 0.0001   ? 6
              : a < 0.0995 ? 4
