@@ -8,6 +8,7 @@ install(TARGETS turboquant turboquant_shared EXPORT turboquantTargets
   LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
   INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(FILES "${PROJECT_SOURCE_DIR}/include/turboquant.h"
+  "${PROJECT_SOURCE_DIR}/include/turboquant_batch.h"
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(EXPORT turboquantTargets NAMESPACE turboquant:: DESTINATION "${tq_cmake_dir}")
 

@@ -160,7 +160,10 @@ static double cache_bytes(const tqe_attn_geometry *geo)
 static tqe_status allocate(tqe_attn *a, tqe_error *err)
 {
     const tqe_attn_geometry *geo = &a->geo;
-    const tq_layer layer = {geo->n_kv_heads, geo->d_head, geo->d_head, geo->scheme};
+    const tq_layer layer = {.n_kv_heads = geo->n_kv_heads,
+                            .d_k = geo->d_head,
+                            .d_v = geo->d_head,
+                            .scheme = geo->scheme};
     size_t partials_bytes = 0;
     size_t work_bytes = 0;
     tq_status st = tq_attn_bounds(&layer, geo->n_heads, geo->n_batch, geo->n_ctx, &partials_bytes,

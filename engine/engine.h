@@ -208,6 +208,32 @@ size_t tqe_peer_kv_bytes_per_token(const tqe_peer *p); /* over all layers */
 /* Forget all tokens. */
 void tqe_peer_clear(tqe_peer *p);
 
+/* ---- Peer: ggml's own attention kernel, on data of the caller ------------------------------ */
+
+typedef struct tqe_peer_attn tqe_peer_attn;
+
+typedef struct tqe_peer_attn_params {
+    const char *kv_type; /* as in tqe_peer_params */
+    bool head_major;     /* rows as [kv_head][token], not llama.cpp's [token][kv_head] */
+    uint32_t n_heads, n_kv_heads, d_k, d_v;
+    uint32_t n_kv, q_len; /* query i sees the tokens up to n_kv - q_len + i */
+    uint32_t n_threads;
+    float scale;
+} tqe_peer_attn_params;
+
+/* Check params. kv_bytes: keys and values as stored; all_bytes: all memory that create takes. */
+tqe_status tqe_peer_attn_bytes(const tqe_peer_attn_params *p, size_t *kv_bytes, size_t *all_bytes,
+                               tqe_error *err);
+tqe_status tqe_peer_attn_create(tqe_peer_attn **out, const tqe_peer_attn_params *p, tqe_error *err);
+void tqe_peer_attn_free(tqe_peer_attn *a); /* NULL allowed */
+/* Store tokens [first, first + n): k [n][n_kv_heads][d_k], v [n][n_kv_heads][d_v]. */
+void tqe_peer_attn_write(tqe_peer_attn *a, uint32_t first, uint32_t n, const float *k,
+                         const float *v);
+/* q [q_len][n_heads][d_k] -> out [q_len][n_heads][d_v]. *seconds: by the caller's clock, of the
+ * kernel alone; its threads are awake before and asleep again when this returns. */
+tqe_status tqe_peer_attn_run(tqe_peer_attn *a, const float *q, float *out, double (*now)(void),
+                             double *seconds, tqe_error *err);
+
 #ifdef __cplusplus
 }
 #endif

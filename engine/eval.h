@@ -103,8 +103,8 @@ void tqe_eval_cut(const int32_t *ids, size_t n_ids, uint32_t n_ctx, bool no_bos,
 /* ---- Needles ----------------------------------------------------------------------------------
  */
 
-/* A question that is hard to answer from a damaged cache: the prompt is full of facts ("The code
- * for ... is ...") and many differ from the asked one by a digit of the name. */
+/* A question that is hard to answer from a damaged cache: a prompt full of facts ("The code for
+ * ... is ...") that differ from the asked one in a made-up name and six digits. */
 typedef struct tqe_needle {
     uint32_t n_tokens; /* of the prompt, at most */
     double depth;      /* where the fact stands, 0: start .. 1: end */

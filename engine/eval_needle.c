@@ -2,11 +2,11 @@
 /* eval_needle.c — questions about one fact among many that look like it.
  *
  * The hard idea: what a damaged cache loses first. A lone fact in a long text is found by anything;
- * here a fact stands in every 80 tokens, and each one's code differs from the right answer in a
- * single digit. Attention that is smeared over its neighbours then says a wrong digit, and only an
- * exact answer counts. Names are made up, three syllables each, so that no model knows them. Names
- * that differ in one digit ("lantern 47") would be harder, but a small model mixes them up with any
- * cache, which measures the model.
+ * here a fact stands in every 80 tokens, all in the same words, and an answer counts only when all
+ * six digits are right. Names are made up of three syllables out of 75, so that no model knows them
+ * and many share a part with the asked one. How hard it may be is bounded by the model: with a fact
+ * in every 25 tokens, or with codes or names that differ in one digit only, a model of 28 million
+ * parameters is wrong with any cache, which measures the model (docs/quality.md).
  */
 #include "engine_priv.h"
 #include "eval.h"
@@ -77,14 +77,9 @@ static void make_name(char dst[NAME_BYTES], uint64_t *state)
     dst[6] = '\0';
 }
 
-/* A code that differs from `right` in one digit. */
-static void near_code(char dst[CODE_DIGITS + 1], const char *right, uint64_t *state)
+static void make_code(char dst[CODE_DIGITS + 1], uint64_t *state)
 {
-    const uint32_t i = draw(state, CODE_DIGITS);
-    const uint32_t lowest = i == 0; /* no leading zero */
-    memcpy(dst, right, CODE_DIGITS + 1);
-    const char c = (char)('0' + lowest + draw(state, 9 - lowest));
-    dst[i] = (char)(c >= right[i] ? c + 1 : c); /* skips the right one: 9 digits are left */
+    (void)snprintf(dst, CODE_DIGITS + 1, "%u", 100000u + draw(state, 900000));
 }
 
 /* Is s [n] a sentence of plain prose? Tables and code would say nothing about a cache. */
@@ -185,7 +180,7 @@ static tqe_status compose(maker *k, const tqe_needle *needle, size_t budget, con
         do {
             make_name(other, &k->state);
         } while (strcmp(other, name) == 0);
-        near_code(wrong, code, &k->state);
+        make_code(wrong, &k->state);
         st = i == right ? say_fact(k, name, code, err) : say_fact(k, other, wrong, err);
         while (st == TQE_OK && k->n_tokens < budget * (i + 1) / n_facts) {
             size_t first = 0;
@@ -267,7 +262,7 @@ static tqe_status try_budget(const tqe_model *m, const tqe_needle *needle, const
     char code[CODE_DIGITS + 1];
     char answer[CODE_DIGITS + 2];
     make_name(name, &k.state);
-    (void)snprintf(code, sizeof(code), "%u", 100000u + draw(&k.state, 900000));
+    make_code(code, &k.state);
     (void)snprintf(answer, sizeof(answer), " %s", code);
     k.filler_at = draw(&k.state, (uint32_t)(filler_bytes < UINT32_MAX ? filler_bytes : UINT32_MAX));
     tqe_status st = compose(&k, needle, budget, name, code, err);

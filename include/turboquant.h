@@ -90,16 +90,14 @@ typedef enum tq_attn_mode {
     TQ_ATTN_DEQUANT = 1 /* decode to f32, then plain attention: the reference */
 } tq_attn_mode;
 
-/* Longest file name in a scheme, with its terminator. */
-#define TQ_SCHEME_FILE_BYTES 96
+#define TQ_SCHEME_FILE_BYTES 96 /* longest file name in a scheme, with its terminator */
 
 /* A parsed scheme; compare by its canonical text. A cache refuses the options from skip on. */
 typedef struct tq_scheme {
     tq_family family;
-    uint8_t k_bits; /* bits per key element without metadata: 32, 16 or K; 0: keys as f16 */
-    uint8_t v_bits;
-    uint8_t group; /* TQ_FAMILY_UNIFORM: elements of a group, 32, 64 or 128; others 0 */
-    uint8_t mean;  /* 1: each row's mean is stored apart */
+    uint8_t k_bits, v_bits; /* per element without metadata: 32, 16, K or V; K 0: keys as f16 */
+    uint8_t group;          /* TQ_FAMILY_UNIFORM: elements of a group, 32, 64 or 128; others 0 */
+    uint8_t mean;           /* 1: each row's mean is stored apart */
     tq_attn_mode attn;
     uint32_t skip;                     /* first and last layers that stay f16 */
     uint32_t sink;                     /* first tokens that stay f16 */
@@ -109,8 +107,7 @@ typedef struct tq_scheme {
     char layers[TQ_SCHEME_FILE_BYTES]; /* file of schemes per layer; "": none */
 } tq_scheme;
 
-/* Longest canonical spelling, with its terminator. */
-#define TQ_SCHEME_TEXT_BYTES 320
+#define TQ_SCHEME_TEXT_BYTES 320 /* longest canonical spelling, with its terminator */
 
 /* Parse a scheme string: base { "," option }, see docs/format.md "Schemes". Nothing outside the
  * grammar is accepted, replaced or clamped.
@@ -124,7 +121,8 @@ TQ_API tq_status tq_scheme_parse(tq_scheme *out, const char *text, char *err, si
  * Errors: TQ_ERR_SIZE, TQ_ERR_ARG (a scheme that no text gives). */
 TQ_API tq_status tq_scheme_format(const tq_scheme *s, char *dst, size_t dst_bytes);
 
-/* Exact bytes that one token of one KV head takes: key row + value row, metadata included.
+/* Exact bytes that one token of one KV head takes: key row + value row, metadata included; d_v 0:
+ * the key row alone (tq_layer.v_in_k).
  * For turbo:kKvV with d_k == d_v == D this is D*(K+V+1.5)/8 where 32 divides D.
  * Errors: TQ_ERR_DIM when the scheme does not support d_k or d_v. */
 TQ_API tq_status tq_scheme_bytes_per_token(const tq_scheme *s, uint32_t d_k, uint32_t d_v,
@@ -202,10 +200,9 @@ typedef struct tq_codec {
 TQ_API tq_status tq_codec_init(tq_codec *c, tq_format format, uint32_t dim, uint32_t flags,
                                uint32_t isa_mask);
 
-/* The format of the key (is_value 0) or value (1) side of a scheme. Errors: TQ_ERR_ARG. */
+/* The format, or the codec with its options, of the key (is_value 0) or value (1) side of a scheme.
+ * Errors: TQ_ERR_ARG (scheme), TQ_ERR_DIM. */
 TQ_API tq_status tq_scheme_format_of(const tq_scheme *s, int is_value, tq_format *out);
-
-/* The codec of one side of a scheme, with its options. Errors: TQ_ERR_ARG (scheme), TQ_ERR_DIM. */
 TQ_API tq_status tq_scheme_codec(const tq_scheme *s, int is_value, uint32_t dim, uint32_t isa_mask,
                                  tq_codec *out);
 
@@ -226,16 +223,18 @@ TQ_API tq_status tq_codec_decode(const tq_codec *c, float *dst, size_t dst_strid
 
 /* ---- 4. Cache -------------------------------------------------------------------------- */
 
-/* Tokens per page. */
-#define TQ_PAGE_TOKENS 64u
+#define TQ_PAGE_TOKENS 64u /* tokens per page */
 
 /* Geometry of one attention layer. d_k and d_v: multiples of 8 in 16..1024 that the scheme takes
  * (docs/format.md, chapters 2 and 5.4). */
 typedef struct tq_layer {
     uint32_t n_kv_heads; /* 1..1024 */
-    uint32_t d_k;
-    uint32_t d_v;
+    uint32_t d_k, d_v;
     tq_scheme scheme;
+    /* 1: a value is the first d_v <= d_k elements of its key, as in latent attention (576/512), not
+     * stored apart: append takes k alone (v NULL). k_bits must be v_bits; the key format is used.
+     */
+    uint32_t v_in_k;
 } tq_layer;
 
 typedef struct tq_cache_config {
@@ -320,7 +319,8 @@ TQ_API tq_status tq_cache_get_stats(const tq_cache *c, tq_cache_stats *out);
  * truncated or closed; taken again after each append_begin. */
 typedef struct tq_view {
     const tq_codec *k_codec;
-    const tq_codec *v_codec;
+    const tq_codec *v_codec; /* == k_codec (the same object): values are in the keys */
+    uint32_t d_v; /* elements of a value: v_codec->dim, or fewer where they are in keys */
     uint32_t n_kv_heads;
     uint32_t n_tokens; /* committed and pending */
     tq_attn_mode attn;

@@ -43,7 +43,11 @@ enum {
 };
 
 typedef struct shape {
-    uint32_t n_kv, group, d_k, d_v, n_tokens, q_len, window;
+    uint32_t n_kv, group, d_k;
+    uint32_t d_v; /* elements that are summed: of a stored value, so a whole key if it is in one */
+    uint32_t d_out; /* elements of an output row */
+    uint32_t n_tokens, q_len, window;
+    int decode_values; /* FUSED: no kernel sums these values from their bytes */
 } shape;
 
 /* ---- Plan ------------------------------------------------------------------------------ */
@@ -108,11 +112,12 @@ static work_map make_work_map(int path, uint32_t rows, const shape *s)
     m.s = take(&m.total, (size_t)s_rows * TQ_TILE);
     m.alpha = take(&m.total, s_rows);
     m.span = take(&m.total, s_rows); /* a span is smaller than an f32 */
-    if (path == PATH_FUSED) {
+    if (path == PATH_FUSED)
         m.prep = take(&m.total, tq_prep_bytes(rows, s->d_k) / sizeof(float));
-    } else {
-        m.tile = take(&m.total, (size_t)TQ_TILE * d_max);
+    else
         m.keys = take(&m.total, (size_t)TQ_TILE * s->d_k);
+    if (path != PATH_FUSED || s->decode_values) {
+        m.tile = take(&m.total, (size_t)TQ_TILE * d_max);
         m.values = take(&m.total, (size_t)TQ_TILE * round_up(s->d_v, TQ_STRIP));
     }
     return m;
@@ -155,12 +160,20 @@ static tq_status plan_shape(tq_attn_plan *p, const shape *s, tq_attn_mode mode)
     return TQ_OK;
 }
 
+/* Formats that only keys have, when values are in the keys. */
+static int must_decode_values(const tq_codec *v)
+{
+    return !v->kernels->attn->weigh[tq_kfmt(v->format)];
+}
+
 static shape shape_of(const tq_attn_config *cfg, const tq_view *v)
 {
     shape s = {.n_kv = v->n_kv_heads,
                .group = cfg->n_q_heads / v->n_kv_heads,
                .d_k = v->k_codec->dim,
-               .d_v = v->v_codec->dim,
+               .d_v = v->attn == TQ_ATTN_DEQUANT ? v->d_v : v->v_codec->dim,
+               .d_out = v->d_v,
+               .decode_values = must_decode_values(v->v_codec),
                .n_tokens = v->n_tokens,
                .q_len = cfg->q_len,
                .window = cfg->window};
@@ -169,7 +182,8 @@ static shape shape_of(const tq_attn_config *cfg, const tq_view *v)
 
 tq_status tq_attn_plan_init(tq_attn_plan *p, const tq_attn_config *cfg, const tq_view *v)
 {
-    if (!p || !cfg || !v || !v->k_codec || !v->v_codec || v->n_kv_heads == 0)
+    if (!p || !cfg || !v || !v->k_codec || !v->v_codec || v->n_kv_heads == 0 || v->d_v == 0 ||
+        v->d_v > v->v_codec->dim || (v->d_v != v->v_codec->dim && v->v_codec != v->k_codec))
         return TQ_ERR_ARG;
     if (cfg->n_q_heads == 0 || cfg->n_q_heads % v->n_kv_heads != 0 ||
         cfg->n_q_heads / v->n_kv_heads > GROUP_MAX || cfg->q_len == 0 || cfg->q_len > Q_MAX ||
@@ -192,7 +206,12 @@ tq_status tq_attn_bounds(const tq_layer *layer, uint32_t n_q_heads, uint32_t max
         n_q_heads % layer->n_kv_heads != 0 || n_q_heads / layer->n_kv_heads > GROUP_MAX ||
         max_q_len == 0 || max_q_len > Q_MAX || max_tokens == 0)
         return TQ_ERR_ARG;
-    tq_status st = tq_scheme_bytes_per_token(&layer->scheme, layer->d_k, layer->d_v, &unused);
+    tq_codec values;
+    tq_status st = tq_scheme_bytes_per_token(&layer->scheme, layer->d_k,
+                                             layer->v_in_k ? 0 : layer->d_v, &unused);
+    if (st == TQ_OK) /* any ISA: a format that scalar.c cannot sum, none can */
+        st = tq_scheme_codec(&layer->scheme, !layer->v_in_k,
+                             layer->v_in_k ? layer->d_k : layer->d_v, TQ_ISA_SCALAR, &values);
     if (st != TQ_OK)
         return st;
     /* Within a path sizes grow with every argument; a window only makes them smaller. */
@@ -203,7 +222,8 @@ tq_status tq_attn_bounds(const tq_layer *layer, uint32_t n_q_heads, uint32_t max
         shape s = {.n_kv = layer->n_kv_heads,
                    .group = n_q_heads / layer->n_kv_heads,
                    .d_k = layer->d_k,
-                   .d_v = layer->d_v,
+                   .d_v = values.dim,
+                   .decode_values = must_decode_values(&values),
                    .n_tokens = max_u32(max_tokens, q_lens[i]),
                    .q_len = q_lens[i]};
         st = plan_shape(&p, &s, layer->scheme.attn);
@@ -279,11 +299,29 @@ static int make_spans(const job *j, tq_span *span, uint32_t r0, uint32_t n_rows,
     return any;
 }
 
-/* Let the kernel that reads `p` ask for one side of a page. */
-static void set_ahead(tq_const_planes *p, const tq_codec *next_codec, tq_const_planes next)
+/* Let the two kernels of a page ask for the next page of the same head, one run of memory: its
+ * first half during the scores, the rest during the sums. */
+static void set_ahead(tq_const_planes *keys, tq_const_planes *values, const uint8_t *next,
+                      size_t bytes)
 {
-    p->ahead = next.codes; /* the planes of a side are adjacent */
-    p->ahead_bytes = TQ_PAGE_TOKENS * next_codec->block_bytes;
+    keys->ahead = next;
+    keys->ahead_bytes = bytes / 128 * 64;
+    values->ahead = next + keys->ahead_bytes;
+    values->ahead_bytes = bytes - keys->ahead_bytes;
+}
+
+/* out = alpha * out + weights s times the values of a page, decoded, or still rotated. */
+static void weigh_decoded(const job *j, const float *s, const float *alpha, uint32_t page,
+                          uint32_t n)
+{
+    const tq_codec *c = j->v->v_codec;
+    const tq_attn_kernels *kern = j->v->kernels->attn;
+    float *tile = j->work + j->map.tile, *values = j->work + j->map.values;
+    c->kernels->codec->decode_rotated[tq_kfmt(c->format)](
+        c, tile, c->dim, tq_view_planes(j->v, j->kv_head, page, 0, 1), n);
+    kern->pack_values(values, tile, c->dim, n, c->dim);
+    kern->gemm(j->out, j->out_stride, s, TQ_TILE, values, alpha, j->rows,
+               round_up(c->dim, TQ_STRIP), n);
 }
 
 static void run_fused(const job *j, uint32_t t_begin, uint32_t t_end)
@@ -296,6 +334,9 @@ static void run_fused(const job *j, uint32_t t_begin, uint32_t t_end)
     float *s = j->work + j->map.s, *alpha = j->work + j->map.alpha, *prep = j->work + j->map.prep;
     tq_span *span = (tq_span *)(void *)(j->work + j->map.span);
 
+    const size_t head_bytes = tq_page_head_bytes(v->k_codec, v->v_codec);
+    const uint8_t *first = tq_view_planes(v, j->kv_head, t_begin / TQ_TILE, 0, 0).codes;
+    tq_look_ahead((tq_const_planes){.ahead = first, .ahead_bytes = head_bytes});
     k_kern->prep[kf](v->k_codec, prep, j->work + j->map.q, j->rows);
     for (uint32_t t0 = t_begin; t0 < t_end; t0 += TQ_TILE) {
         const uint32_t n = min_u32(TQ_TILE, t_end - t0), page = t0 / TQ_TILE;
@@ -303,12 +344,15 @@ static void run_fused(const job *j, uint32_t t_begin, uint32_t t_end)
             continue;
         tq_const_planes keys = tq_view_planes(v, j->kv_head, page, 0, 0);
         tq_const_planes values = tq_view_planes(v, j->kv_head, page, 0, 1);
-        set_ahead(&keys, v->v_codec, values);
         if (t0 + TQ_TILE < t_end)
-            set_ahead(&values, v->k_codec, tq_view_planes(v, j->kv_head, page + 1, 0, 0));
+            set_ahead(&keys, &values, tq_view_planes(v, j->kv_head, page + 1, 0, 0).codes,
+                      head_bytes);
         k_kern->score[kf](v->k_codec, s, prep, j->rows, keys, n);
         kern->softmax(s, span, j->rows, j->p->cfg.softcap, j->max, j->sum, alpha);
-        v_kern->weigh[vf](v->v_codec, j->out, j->out_stride, s, alpha, j->rows, values, n);
+        if (j->s.decode_values)
+            weigh_decoded(j, s, alpha, page, n);
+        else
+            v_kern->weigh[vf](v->v_codec, j->out, j->out_stride, s, alpha, j->rows, values, n);
     }
 }
 
@@ -402,7 +446,7 @@ static void run_dequant(const job *j)
 static int plan_fits(const tq_attn_plan *p, const tq_view *v)
 {
     return p && v && p->n_parts > 0 && v->n_tokens == p->priv[PRIV_N_TOKENS] &&
-           v->n_kv_heads == p->priv[PRIV_N_KV];
+           v->n_kv_heads == p->priv[PRIV_N_KV] && v->d_v <= v->v_codec->dim;
 }
 
 tq_status tq_attn_part(const tq_attn_plan *p, const tq_view *v, const float *q, size_t q_stride,
@@ -489,19 +533,23 @@ static void merge_row(const tq_attn_plan *p, const shape *s, float *out, const f
 tq_status tq_attn_merge(const tq_attn_plan *p, const tq_view *v, float *out, size_t out_stride,
                         const void *partials, void *work, uint32_t row, uint32_t n)
 {
-    (void)work; /* the sums and the rotation are done in the output row */
     if (!plan_fits(p, v) || !out || !partials || (uintptr_t)partials % ALIGNMENT != 0 ||
-        row > p->n_rows || n > p->n_rows - row ||
-        out_stride < (size_t)p->cfg.n_q_heads * v->v_codec->dim)
+        row > p->n_rows || n > p->n_rows - row || out_stride < (size_t)p->cfg.n_q_heads * v->d_v)
         return TQ_ERR_ARG;
     const shape s = shape_of(&p->cfg, v);
     const int rotated = p->priv[PRIV_PATH] != PATH_DEQUANT && v->v_codec->rotated;
+    if (s.d_v != s.d_out && (!work || (uintptr_t)work % ALIGNMENT != 0))
+        return TQ_ERR_ARG;
     for (uint32_t i = row; i < row + n; i++) {
         const uint32_t token = i / p->cfg.n_q_heads, head = i % p->cfg.n_q_heads;
-        float *dst = out + token * out_stride + (size_t)head * s.d_v;
-        merge_row(p, &s, dst, partials, token, head);
+        float *dst = out + token * out_stride + (size_t)head * s.d_out;
+        /* A longer row than the output's is finished in the scratch. */
+        float *sum = s.d_v == s.d_out ? dst : work;
+        merge_row(p, &s, sum, partials, token, head);
         if (rotated)
-            v->kernels->codec->unrotate(dst, s.d_v);
+            v->kernels->codec->unrotate(sum, s.d_v);
+        if (sum != dst)
+            memcpy(dst, sum, s.d_out * sizeof *dst);
     }
     return TQ_OK;
 }

@@ -16,8 +16,10 @@
  */
 #include "cache.h"
 #include "checked.h"
+#include "codec.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define NO_INDEX  UINT32_MAX
 #define ALIGNMENT 64u
@@ -28,7 +30,9 @@
 #define MAX_KV_HEADS 1024u
 
 typedef struct layer_state {
-    tq_codec k, v;
+    tq_codec k, v; /* v is not used where values are in the keys */
+    uint32_t d_v;
+    uint8_t v_in_k;
     tq_encode_fn *encode_k, *encode_v;
     uint32_t n_kv_heads;
     tq_attn_mode attn;
@@ -69,6 +73,12 @@ typedef struct layout {
     size_t total; /* with the slack that aligning the start may take */
 } layout;
 
+/* What tq_view calls v_codec. */
+static const tq_codec *value_codec(const layer_state *s)
+{
+    return s->v_in_k ? &s->k : &s->v;
+}
+
 static tq_status layer_init(layer_state *s, const tq_layer *l, uint32_t isa_mask)
 {
     const tq_scheme *scheme = &l->scheme;
@@ -80,16 +90,24 @@ static tq_status layer_init(layer_state *s, const tq_layer *l, uint32_t isa_mask
     if (scheme->skip || scheme->sink || scheme->tail || scheme->start || scheme->kmean[0] ||
         scheme->layers[0])
         return TQ_ERR_SCHEME;
+    if (l->v_in_k > 1)
+        return TQ_ERR_ARG;
+    if (l->v_in_k && scheme->k_bits != scheme->v_bits)
+        return TQ_ERR_SCHEME;
     tq_status st = tq_scheme_codec(scheme, 0, l->d_k, isa_mask, &s->k);
-    if (st == TQ_OK)
+    if (st == TQ_OK && !l->v_in_k)
         st = tq_scheme_codec(scheme, 1, l->d_v, isa_mask, &s->v);
     if (st != TQ_OK)
         return st;
+    if (l->v_in_k && (l->d_v == 0 || l->d_v > l->d_k || l->d_v % 8 != 0))
+        return TQ_ERR_DIM;
+    s->d_v = l->d_v;
+    s->v_in_k = (uint8_t)l->v_in_k;
     s->encode_k = s->k.kernels->codec->encode[tq_kfmt(s->k.format)];
-    s->encode_v = s->v.kernels->codec->encode[tq_kfmt(s->v.format)];
+    s->encode_v = l->v_in_k ? NULL : s->v.kernels->codec->encode[tq_kfmt(s->v.format)];
     s->n_kv_heads = l->n_kv_heads;
     s->attn = l->scheme.attn;
-    s->page_bytes = l->n_kv_heads * tq_page_head_bytes(&s->k, &s->v);
+    s->page_bytes = l->n_kv_heads * tq_page_head_bytes(&s->k, value_codec(s));
     s->pages = NULL;
     return TQ_OK;
 }
@@ -355,10 +373,11 @@ tq_status tq_cache_append_rows(tq_cache *c, uint32_t seq, uint32_t layer, const 
                                size_t k_stride, const float *v, size_t v_stride, uint32_t part,
                                uint32_t n_parts)
 {
-    if (!c || !k || !v || layer >= c->n_layers || n_parts == 0 || part >= n_parts)
+    if (!c || !k || layer >= c->n_layers || n_parts == 0 || part >= n_parts)
         return TQ_ERR_ARG;
     const layer_state *l = &c->layers[layer];
-    if (k_stride < (size_t)l->n_kv_heads * l->k.dim || v_stride < (size_t)l->n_kv_heads * l->v.dim)
+    if ((v == NULL) != l->v_in_k || k_stride < (size_t)l->n_kv_heads * l->k.dim ||
+        (v && v_stride < (size_t)l->n_kv_heads * l->d_v))
         return TQ_ERR_ARG;
     uint32_t slot = slot_of(c, seq);
     if (slot == NO_INDEX || !c->seqs[slot].is_appending)
@@ -378,13 +397,13 @@ tq_status tq_cache_append_rows(tq_cache *c, uint32_t seq, uint32_t layer, const 
         lo = lo < first ? first : lo;
         hi = hi > end ? end : hi;
         uint8_t *side = l->pages + table_of(c, slot)[page_idx] * l->page_bytes +
-                        head * tq_page_head_bytes(&l->k, &l->v);
+                        head * tq_page_head_bytes(&l->k, value_codec(l));
         size_t row = lo - first;
         tq_status st = encode_run(&l->k, l->encode_k, side, lo % TQ_PAGE_TOKENS,
                                   k + row * k_stride + (size_t)head * l->k.dim, k_stride, hi - lo);
-        if (st == TQ_OK)
+        if (st == TQ_OK && v)
             st = encode_run(&l->v, l->encode_v, side + TQ_PAGE_TOKENS * l->k.block_bytes,
-                            lo % TQ_PAGE_TOKENS, v + row * v_stride + (size_t)head * l->v.dim,
+                            lo % TQ_PAGE_TOKENS, v + row * v_stride + (size_t)head * l->d_v,
                             v_stride, hi - lo);
         if (st != TQ_OK)
             return st;
@@ -424,14 +443,14 @@ tq_status tq_cache_append_abort(tq_cache *c, uint32_t seq)
 tq_status tq_cache_append(tq_cache *c, uint32_t seq, const float *k, const float *v,
                           uint32_t n_tokens)
 {
-    if (!c || !k || !v || c->n_layers != 1)
+    if (!c || !k || c->n_layers != 1)
         return TQ_ERR_ARG;
     const layer_state *l = &c->layers[0];
     tq_status st = tq_cache_append_begin(c, seq, n_tokens);
     if (st != TQ_OK)
         return st;
     st = tq_cache_append_rows(c, seq, 0, k, (size_t)l->n_kv_heads * l->k.dim, v,
-                              (size_t)l->n_kv_heads * l->v.dim, 0, 1);
+                              (size_t)l->n_kv_heads * l->d_v, 0, 1);
     if (st != TQ_OK) {
         tq_cache_append_abort(c, seq);
         return st;
@@ -491,7 +510,8 @@ tq_status tq_cache_view(const tq_cache *c, uint32_t seq, uint32_t layer, tq_view
         return TQ_ERR_STATE;
     const layer_state *l = &c->layers[layer];
     *out = (tq_view){.k_codec = &l->k,
-                     .v_codec = &l->v,
+                     .v_codec = value_codec(l),
+                     .d_v = l->d_v,
                      .n_kv_heads = l->n_kv_heads,
                      .n_tokens = c->seqs[slot].n_tokens + c->seqs[slot].n_pending,
                      .attn = l->attn,
@@ -500,6 +520,19 @@ tq_status tq_cache_view(const tq_cache *c, uint32_t seq, uint32_t layer, tq_view
                      .page_table = table_of(c, slot),
                      .kernels = c->kernels};
     return TQ_OK;
+}
+
+/* The first d_v elements of rows, of which a whole one must be decoded at a time. */
+static void decode_starts(const tq_view *v, uint32_t kv_head, uint32_t page_idx, uint32_t slot,
+                          uint32_t n, float *dst)
+{
+    const tq_codec *c = v->v_codec;
+    float row[TQ_DIM_MAX];
+    for (uint32_t i = 0; i < n; i++) {
+        c->kernels->codec->decode[tq_kfmt(c->format)](
+            c, row, c->dim, tq_view_planes(v, kv_head, page_idx, slot + i, 1), 1);
+        memcpy(dst + (size_t)i * v->d_v, row, v->d_v * sizeof *row);
+    }
 }
 
 tq_status tq_view_decode(const tq_view *v, uint32_t kv_head, uint32_t first, uint32_t n,
@@ -515,7 +548,9 @@ tq_status tq_view_decode(const tq_view *v, uint32_t kv_head, uint32_t first, uin
         for (int side = 0; side < 2; side++) {
             const tq_codec *c = side ? v->v_codec : v->k_codec;
             float *dst = side ? dst_v : dst_k;
-            if (dst)
+            if (dst && side && v->d_v != c->dim)
+                decode_starts(v, kv_head, page_idx, slot, run, dst + (size_t)done * v->d_v);
+            else if (dst)
                 c->kernels->codec->decode[tq_kfmt(c->format)](
                     c, dst + (size_t)done * c->dim, c->dim,
                     tq_view_planes(v, kv_head, page_idx, slot, side), run);

@@ -52,7 +52,8 @@ static uint64_t longest_context(const tq_scheme *scheme, const tqe_model_info *m
         return 0;
     }
     for (uint32_t i = 0; i < m->n_layers; i++) {
-        layers[i] = (tq_layer){m->n_kv_heads, m->d_k, m->d_v, *scheme};
+        layers[i] = (tq_layer){
+            .n_kv_heads = m->n_kv_heads, .d_k = m->d_k, .d_v = m->d_v, .scheme = *scheme};
     }
     uint32_t lo = 0, hi = MAX_PAGES; /* lo pages fit */
     while (lo < hi) {

@@ -9,6 +9,7 @@
 #define TQ_CPU_AVX512_ATTN_H
 
 #include "cpu/avx2_attn.h"
+#include "cpu/avx2_levels.h"
 #include "cpu/avx512.h"
 
 #if defined(__AVX512VNNI__) && defined(__AVX512VBMI__)
@@ -32,9 +33,24 @@ tq_weigh_fn TQ_CLUSTER(tq_avx512_weigh_v2), TQ_CLUSTER(tq_avx512_weigh_v3),
     TQ_CLUSTER(tq_avx512_weigh_v4), TQ_CLUSTER(tq_avx512_weigh_v5), TQ_CLUSTER(tq_avx512_weigh_v8);
 
 /* avx512_attn_levels.c: norm-codebook and trellis */
-tq_prep_fn TQ_CLUSTER(tq_avx512_prep_norm);
 tq_score_fn TQ_CLUSTER(tq_avx512_score_norm);
 tq_weigh_fn TQ_CLUSTER(tq_avx512_weigh_norm);
+
+/* avx512_levels.c: as tq_avx2_turned_levels, dst 64-byte aligned. */
+void TQ_CLUSTER(tq_avx512_turned_levels)(uint8_t *dst, const tq_level_source *s,
+                                         tq_const_planes rows, uint32_t t, uint32_t n,
+                                         tq_walk *ahead);
+
+/* Whether tq_avx512_level_quads takes rows of a source. */
+TQ_INLINE int tq_avx512_takes_quads(const tq_level_source *s)
+{
+    return s->codec->dim % (s->nibbles ? 128 : 64) == 0;
+}
+
+/* As tq_avx2_level_quads in another order: a block of 16 has, of 64 elements from 64 (block / 4)
+ * on, those from 16 lane + 4 (block % 4) on in lane 0 to 3 of 16 bytes. dst 64-byte aligned. */
+void TQ_CLUSTER(tq_avx512_level_quads)(uint8_t *dst, const tq_level_source *s, tq_const_planes rows,
+                                       uint32_t t, uint32_t n, tq_walk *ahead);
 
 /* avx512_attn_tile.c */
 tq_softmax_fn TQ_CLUSTER(tq_avx512_softmax);

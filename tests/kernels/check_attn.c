@@ -44,7 +44,7 @@ typedef struct format_case {
 
 #define ROTATED_DIMS                                                                               \
     {                                                                                              \
-        16, 40, 80, 96, 128, 576                                                                   \
+        16, 40, 64, 80, 96, 128, 192, 256, 576                                                     \
     }
 
 static const format_case formats[] = {
@@ -211,10 +211,40 @@ static double oracle_score(const tq_codec *k, tq_const_planes p, uint32_t t, con
     return sum;
 }
 
+static int is_uniform(const tq_codec *k)
+{
+    return k->format == TQ_FMT_UNIFORM4 || k->format == TQ_FMT_UNIFORM8;
+}
+
+/* A kernel may round queries of uniform keys as those of affine keys. */
+static rounding query_rounding(const tq_codec *k, tq_const_planes p, uint32_t t, const float *q)
+{
+    float row[MAX_DIM];
+    rounding r = {0, 0};
+    p.codes += t * p.codes_stride;
+    p.scale += t * p.scale_stride;
+    p.zero += t * p.zero_stride;
+    tq_codec_kernels_scalar.decode[tq_kfmt(k->format)](k, row, k->dim, p, 1);
+    for (uint32_t j = 0; j < k->dim; j += 32) {
+        double max = 0;
+        for (uint32_t i = j; i < j + 32 && i < k->dim; i++)
+            max = fmax(max, fabs((double)q[i]));
+        const double step = max / 32767;
+        for (uint32_t i = j; i < j + 32 && i < k->dim; i++) {
+            const double x = (double)row[i];
+            r.most += step / 2 * fabs(x);
+            r.sigma += step * step / 12 * x * x;
+        }
+    }
+    r.sigma = sqrt(r.sigma);
+    return r;
+}
+
 static void check_score(ck *t, const format_case *f, const tq_codec *k, uint32_t n_rows, uint32_t n,
                         quality *e, const char *entry)
 {
     static double want[MAX_ROWS][TQ_TILE], terms[MAX_ROWS][TQ_TILE];
+    static rounding extra[MAX_ROWS][TQ_TILE];
     static double rounded[MAX_DIM];
     const int kf = tq_kfmt(f->format);
     tq_const_planes keys = to_const(stored_rows(t, k, 0, n));
@@ -229,6 +259,11 @@ static void check_score(ck *t, const format_case *f, const tq_codec *k, uint32_t
             want[r][i] = oracle_score(k, keys, i, rounded, &terms[r][i]);
     }
     e->count += (double)n_rows * n;
+    e->rounds = is_uniform(k);
+    for (uint32_t r = 0; r < n_rows; r++)
+        for (uint32_t i = 0; i < n; i++)
+            extra[r][i] =
+                e->rounds ? query_rounding(k, keys, i, q + (size_t)r * k->dim) : (rounding){0, 0};
 
     const size_t prep_bytes = tq_prep_bytes(n_rows, k->dim);
     for (size_t isa = 0; isa < t->n_isas; isa++) {
@@ -240,7 +275,7 @@ static void check_score(ck *t, const format_case *f, const tq_codec *k, uint32_t
         for (uint32_t r = 0; r < n_rows; r++)
             for (uint32_t i = 0; i < n; i++)
                 check_one(t, e, isa, entry, s[r * TQ_TILE + i], want[r][i], terms[r][i],
-                          (rounding){0, 0}, k->dim, r, i);
+                          extra[r][i], k->dim, r, i);
         for (uint32_t r = 0; r < n_rows; r++) {
             void *prep1 = ck_buffer(t, 4, tq_prep_bytes(1, k->dim), 0);
             float *s1 = ck_buffer(t, 6, TQ_TILE * sizeof(float), 0);
@@ -252,31 +287,108 @@ static void check_score(ck *t, const format_case *f, const tq_codec *k, uint32_t
     }
 }
 
+/* Rows and queries that are flat once rotated: every integer of a query of 32767 meets the largest
+ * level, the largest sums there are. Signs alternate over tokens, so that both ends occur. */
+static void check_flat_scores(ck *t, const format_case *f, uint32_t dim, const char *entry)
+{
+    enum { N = 3 };
+    static float x[N * MAX_DIM], row[N * MAX_DIM], q[MAX_DIM];
+    const int kf = tq_kfmt(f->format);
+    tq_codec k;
+    if (tq_codec_init(&k, f->format, dim, 0, TQ_ISA_SCALAR) != TQ_OK) {
+        ck_check(t, 0, entry, "scalar", "no codec for dim %u", dim);
+        return;
+    }
+    for (uint32_t i = 0; i < N; i++) {
+        for (uint32_t j = 0; j < dim; j++)
+            x[i * dim + j] = i % 2 == 0 ? 1.0f : -1.0f;
+        tq_unrotate_f32(x + i * dim, dim);
+    }
+    memcpy(q, x, dim * sizeof(float));
+    tq_planes p = {.codes_stride = k.code_bytes, .scale_stride = k.scale_bytes};
+    p.codes = ck_buffer(t, 0, N * p.codes_stride, 0);
+    p.scale = ck_buffer(t, 1, N * p.scale_stride, 0);
+    tq_codec_kernels_scalar.encode[kf](&k, p, x, dim, N);
+    tq_codec_kernels_scalar.decode_rotated[kf](&k, row, dim, to_const(p), N);
+    for (size_t isa = 0; isa < t->n_isas; isa++) {
+        const tq_attn_kernels *kern = ck_kernels(t, isa, &k)->attn;
+        void *prep = ck_buffer(t, 4, tq_prep_bytes(1, dim), 0);
+        float *s = ck_buffer(t, 5, TQ_TILE * sizeof(float), 0);
+        kern->prep[kf](&k, prep, q, 1);
+        kern->score[kf](&k, s, prep, 1, to_const(p), N);
+        for (uint32_t i = 0; i < N; i++) {
+            double want = 0;
+            for (uint32_t j = 0; j < dim; j++)
+                want += (double)row[i * dim + j]; /* times a query of ones */
+            ck_check(t, fabs((double)s[i] - want) <= 1e-4 * dim, entry, t->isas[isa].name,
+                     "flat row %u of %u elements: %.9g, not %.9g", i, dim, (double)s[i], want);
+        }
+    }
+}
+
 /* ---- Weighted sums --------------------------------------------------------------------- */
 
-/* Element j of a sum: the allowance of kernels.h for Lloyd values of 2 to 5 bits. rows [n][dim]
- * decoded. */
-static rounding allowed_rounding(const tq_codec *v, tq_const_planes p, const float *w,
-                                 const float *rows, uint32_t n, uint32_t j)
+/* What kernels.h allows for values of a format, in units of the group scale. */
+typedef struct allowance {
+    tq_format format;
+    double limit;       /* weights in bytes, up to this; 0: in 16-bit integers */
+    double weight_sum;  /* or of those integers */
+    double most, sigma; /* of a number that stands for a code */
+    double middle;      /* code that is 0, of uniform groups */
+} allowance;
+
+static const allowance allowances[] = {
+    {TQ_FMT_LLOYD_V2, 110, 0, 0.015, 0.008, 0},     {TQ_FMT_LLOYD_V3, 255, 0, 0.021, 0.012, 0},
+    {TQ_FMT_LLOYD_V4, 100, 0, 0.018, 0.0095, 0},    {TQ_FMT_LLOYD_V5, 0, 131000, 1e-4, 6e-5, 0},
+    {TQ_FMT_LLOYD_V8, 0, 65500, 0.0175, 0.0034, 0}, {TQ_FMT_UNIFORM4, 255, 0, 0, 0, 8},
+    {TQ_FMT_UNIFORM8, 0, 131000, 0, 0, 128},
+};
+
+/* Norm-codebook and trellis: levels are integers, weights 16-bit ones. */
+static const allowance levels = {.weight_sum = INFINITY};
+
+static const allowance *allowance_of(const tq_codec *v)
 {
-    double max = 0, sum = 0, top = 0, c1 = 0, c2 = 0, x2 = 0;
-    const tq_lloyd_table *table = tq_lloyd_get(v->bits);
-    for (uint32_t i = 0; i < 1u << v->bits; i++)
-        top = fmax(top, fabs((double)table->centroid[i]));
+    if (v->format >= TQ_FMT_NORM2 && v->format <= TQ_FMT_TCQ6)
+        return &levels;
+    for (size_t i = 0; i < sizeof(allowances) / sizeof(allowances[0]); i++)
+        if (allowances[i].format == v->format)
+            return &allowances[i];
+    return NULL;
+}
+
+/* Element j of a sum. rows [n][dim] decoded. */
+static rounding allowed_rounding(const allowance *a, const tq_codec *v, tq_const_planes p,
+                                 const float *w, const float *rows, uint32_t n, uint32_t j)
+{
+    double lane[8] = {0}, max = 0, sum = 0, h = 0, c1 = 0, c2 = 0, x1 = 0, x2 = 0, add1 = 0;
+    const uint32_t g = v->group ? j / v->group * 2 : 0; /* or one scale a row */
     for (uint32_t t = 0; t < n; t++) {
-        double scale =
-            (double)tq_f32_from_f16(tq_load_le16(p.scale + t * p.scale_stride + j / 32 * 2));
-        double x = (double)w[t] * scale, c = (double)rows[(size_t)t * v->dim + j] / scale;
+        const double scale =
+            (double)tq_f32_from_f16(tq_load_le16(p.scale + t * p.scale_stride + g));
+        const double x = (double)w[t] * scale;
+        double y = (double)rows[(size_t)t * v->dim + j];
+        if (a->middle > 0) {
+            double offset = (double)tq_f32_from_f16(tq_load_le16(p.zero + t * p.zero_stride + g)) +
+                            a->middle * scale;
+            y -= offset;
+            add1 += (double)w[t] * (fabs(offset) + 2 * a->middle * scale);
+        }
+        const double c = scale > 0 ? y / scale : 0;
+        h = fmax(h, lane[t % 8] += x);
         max = fmax(max, x);
         sum += x;
         c1 += fabs(c);
         c2 += c * c;
+        x1 += x;
         x2 += x * x;
     }
-    const double step = fmax(max / 32767, sum / 131000), unit = top / 16383;
-    /* The last term: a rounded weight times a rounded centroid. */
-    rounding r = {step / 2 * c1 + unit / 2 * sum + n * step * unit / 4,
-                  sqrt((step * step * c2 + unit * unit * x2) / 12)};
+    /* Bytes are dithered: up to a whole step, whose variance is 1/6 on average. */
+    const double step = a->limit > 0 ? h / a->limit : fmax(max / 32767, sum / a->weight_sum);
+    const double most = a->limit > 0 ? step : step / 2, var = step * step / (a->limit > 0 ? 6 : 12);
+    /* The last terms: a rounded weight times a rounded centroid; what is summed apart, in f32. */
+    rounding r = {most * c1 + a->most * x1 + n * most * a->most + 80 * (double)FLT_EPSILON * add1,
+                  sqrt(var * c2 + a->sigma * a->sigma * x2) + 2 * (double)FLT_EPSILON * add1};
     return r;
 }
 
@@ -300,7 +412,8 @@ static void check_weigh(ck *t, const format_case *f, const tq_codec *v, uint32_t
             first[r * stride + j] = ck_normal(t);
     }
     e->count += (double)n_rows * v->dim;
-    e->rounds = v->format >= TQ_FMT_LLOYD_V2 && v->format <= TQ_FMT_LLOYD_V5;
+    const allowance *allowed = allowance_of(v);
+    e->rounds = allowed != NULL;
 
     for (size_t isa = 0; isa < t->n_isas; isa++) {
         tq_weigh_fn *weigh = ck_kernels(t, isa, v)->attn->weigh[vf];
@@ -318,7 +431,7 @@ static void check_weigh(ck *t, const format_case *f, const tq_codec *v, uint32_t
                 }
                 rounding extra = {0, 0};
                 if (e->rounds)
-                    extra = allowed_rounding(v, values, w + r * TQ_TILE, rows, n, j);
+                    extra = allowed_rounding(allowed, v, values, w + r * TQ_TILE, rows, n, j);
                 check_one(t, e, isa, entry, acc[r * stride + j], want, terms, extra, n, r, j);
             }
             if (r + 1 < n_rows)
@@ -361,6 +474,10 @@ static void check_format(ck *t, const format_case *f, int is_value)
                 check_score(t, f, &c, n_rows, n, &e, entry);
         }
     }
+    static const uint32_t long_dims[] = {512, 576, 1024};
+    for (int i = 0; i < 3 && !is_value && f->format >= TQ_FMT_NORM2 && f->format <= TQ_FMT_TCQ6;
+         i++)
+        check_flat_scores(t, f, long_dims[i], entry);
     compare_quality(t, entry, &e);
 }
 

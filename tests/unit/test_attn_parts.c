@@ -327,6 +327,7 @@ static void bounds_hold_for_every_plan(void **state)
             tq_view view = {.k_codec = &k,
                             .v_codec = &v,
                             .n_kv_heads = layer.n_kv_heads,
+                            .d_v = layer.d_v,
                             .attn = layer.scheme.attn};
             tq_attn_config cfg = {.n_q_heads = heads, .scale = 1};
             view.n_tokens = i == 0 ? max_tokens : 1 + (uint32_t)(test_random(&seed) % max_tokens);
