@@ -15,9 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 820, HEIGHT = 470, LEFT = 72, RIGHT = 24, TOP = 18, BOTTOM = 62, TEXT_HEIGHT = 14 };
+enum { WIDTH = 820, HEIGHT = 470, LEFT = 78, RIGHT = 24, TOP = 18, BOTTOM = 62, TEXT_HEIGHT = 14 };
 #define TEXT_WIDTH 6.9 /* of a letter, on average */
 #define GREY       "#8a8a8a"
+#define FAR_BELOW  8 /* a noise floor this many times below all else is named, not drawn */
 
 /* ---- Families ---------------------------------------------------------------------------- */
 
@@ -237,7 +238,7 @@ static void put_names(FILE *f, const evaluation *e, const eval_row *rows, const 
     }
 }
 
-/* A key of the families that occur, in the upper right corner. */
+/* A key of the families that occur, in the lower left corner: nothing small loses little. */
 static void put_key(FILE *f, const evaluation *e, const eval_row *rows)
 {
     const family *seen[N_FAMILIES + 1];
@@ -252,7 +253,7 @@ static void put_key(FILE *f, const evaluation *e, const eval_row *rows)
         }
     }
     for (size_t k = 0; k < n; k++) {
-        double y = HEIGHT - TOP - 12 - 19 * (double)k, x = WIDTH - RIGHT - 250;
+        double y = BOTTOM + 36 + 19 * (double)(n - 1 - k), x = LEFT + 14;
         fprintf(f,
                 "set label '%s' at screen %.5f, screen %.5f left offset 1.4,-0.15 textcolor rgb "
                 "'#333333' point pt %d ps 0.75 lc rgb '%s'\n",
@@ -268,8 +269,12 @@ static char *plot_bits(const evaluation *e, const eval_row *rows)
     for (size_t i = 0; i < e->n_sides; i++) {
         if (on_chart(e, rows, i)) {
             double v = rows[i].kl_mean.value * 1e3;
-            low = v < low ? v : low;
-            high = v > high ? v : high;
+            /* Whiskers fit, but for those of a few windows, which may reach zero. */
+            double down = rows[i].kl_mean.low * 1e3, up = rows[i].kl_mean.high * 1e3;
+            down = down > v / 3 ? down : v;
+            up = up < v * 3 ? up : v;
+            low = down < low ? down : low;
+            high = up > high ? up : high;
             most = rows[i].bits > most ? rows[i].bits : most;
         }
     }
@@ -277,7 +282,8 @@ static char *plot_bits(const evaluation *e, const eval_row *rows)
         low = high = floor > 0 ? floor : 1;
         most = 8;
     }
-    low = floor > 0 && floor < low ? floor : low;
+    bool show_floor = floor > 0 && floor > low / FAR_BELOW;
+    low = show_floor && floor < low ? floor : low;
     widen(&low, &high);
     axis x = {1, ceil(most + 0.5), LEFT, WIDTH - RIGHT, false};
     axis y = {low, high, BOTTOM, HEIGHT - TOP, true};
@@ -297,14 +303,16 @@ static char *plot_bits(const evaluation *e, const eval_row *rows)
             "set xlabel 'bits per element of keys and values, all included' offset 0,0.3\n"
             "set ylabel 'mean KL divergence, 10\xe2\x81\xbb\xc2\xb3 nats' offset 0.5,0\n",
             x.low, x.high, y.low, y.high);
+    char number[32];
     if (floor > 0) {
         fprintf(f,
-                "set label 'noise floor: f16 against f32' at screen %.5f, screen %.5f left "
+                "set label 'noise floor, f16 against f32: %s%s' at screen %.5f, screen %.5f left "
                 "textcolor rgb '" GREY "' font 'Helvetica,11'\n",
-                (LEFT + 8.0) / WIDTH, (at(&y, floor) + 9) / HEIGHT);
+                eval_number(number, floor), show_floor ? "" : " (below)", (LEFT + 8.0) / WIDTH,
+                ((show_floor ? at(&y, floor) : BOTTOM) + 9) / HEIGHT);
     }
     fputs("plot ", f);
-    if (floor > 0) {
+    if (show_floor) {
         fprintf(f, "%g with lines dt 2 lc rgb '" GREY "', ", floor);
     }
     fputs("$front with lines lw 1.6 lc rgb '#b8cfe0'", f);
@@ -354,13 +362,15 @@ static int by_end(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The curves of sides with a divergence at every position, by rising end. */
+/* The curves of sides with a divergence at every position, by rising end; the noise floor only
+ * where it is near. */
 static size_t list_curves(const evaluation *e, const eval_row *rows, curve *dst, double *low,
                           double *high)
 {
     size_t n = 0;
-    for (size_t i = 1; i < e->n_sides; i++) {
-        bool ok = i == 1 || !eval_is_reference(e, i);
+    for (size_t i = e->n_sides - 1; i > 0; i--) {
+        bool ok =
+            i == 1 ? rows[1].kl_mean.value * 1e3 > *low / FAR_BELOW : !eval_is_reference(e, i);
         for (size_t b = 0; ok && b < e->n_buckets; b++) {
             ok = rows[i].bucket_kl[b] > 0;
         }
