@@ -43,13 +43,14 @@ static tqe_status find_bos(const tqe_model *m, int32_t *bos, tqe_error *err)
     int32_t *ids = NULL;
     size_t n = 0;
     const tqe_status st = tqe_tokenize(m, "", 0, true, false, &ids, &n, err);
-    if (st == TQE_OK && n == 0) {
-        return tqe_fail(err, TQE_ERR_UNSUPPORTED,
-                        "the model begins no text with a BOS token; --no-bos measures without");
+    if (st == TQE_OK && n > 0) {
+        *bos = ids[0];
     }
-    *bos = n > 0 ? ids[0] : 0;
     free(ids);
-    return st;
+    return st != TQE_OK || n > 0
+               ? st
+               : tqe_fail(err, TQE_ERR_UNSUPPORTED,
+                          "the model begins no text with a BOS token; --no-bos measures without");
 }
 
 tqe_status tqe_eval_tokens(const tqe_model *m, const char *text, size_t n_bytes, bool no_bos,
