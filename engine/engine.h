@@ -209,7 +209,11 @@ typedef struct tqe_peer tqe_peer;
 typedef struct tqe_peer_params {
     uint32_t n_ctx, n_threads, n_batch;
     const char *kv_type; /* "f32", "f16", "q8_0", "q4_0" ... for K and V; "q8_0/q4_0" for a pair */
+    const tqe_peer *share; /* NULL, or a peer of the same file, whose weights are used as well */
 } tqe_peer_params;
+
+/* Is this a kv_type? */
+tqe_status tqe_peer_check_kv(const char *kv_type, tqe_error *err);
 
 tqe_status tqe_peer_create(tqe_peer **out, const char *path, const tqe_peer_params *p,
                            tqe_error *err);
@@ -217,6 +221,7 @@ void tqe_peer_free(tqe_peer *p);
 /* As tqe_session_eval; all_logits as there. logits_out: NULL or [n_vocab] of the last token. */
 tqe_status tqe_peer_eval(tqe_peer *p, const int32_t *ids, size_t n, float *all_logits,
                          float *logits_out, tqe_error *err);
+size_t tqe_peer_kv_bytes_per_token(const tqe_peer *p); /* over all layers */
 void tqe_peer_clear(tqe_peer *p); /* forget all tokens */
 
 /* ---- Peer: ggml's own attention kernel, on data of the caller ------------------------------ */

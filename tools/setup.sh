@@ -46,6 +46,7 @@ if [ "$goal" = check ]; then
     need_program clang clang
     need_program clang-format clang-format
     need_program man man-db
+    need_program gnuplot gnuplot-nox # figures of tq eval --html
     need_header cmocka.h libcmocka-dev
     # The NEON kernels are tested in an emulator.
     need_program aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu

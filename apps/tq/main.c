@@ -19,6 +19,7 @@ static const struct command {
     {"run", cmd_run, "generate text from a prompt"},
     {"chat", cmd_chat, "talk with a model"},
     {"info", cmd_info, "what a model needs: geometry, KV bytes, longest context"},
+    {"eval", cmd_eval, "measure what a cache scheme costs in quality"},
     {"bench", cmd_bench, "measure speed, side by side with stock llama.cpp"},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };

@@ -6,10 +6,11 @@ t run --help
 t run -m x --help
 t chat --help
 t info --help
+t eval --help
 t bench --help
 t bench engine --help
 t bench codec --help
 t --version
-for c in "" run chat info bench "bench engine" "bench codec"; do
+for c in "" run chat info eval bench "bench engine" "bench codec"; do
     "$TQ" $c --help | awk -v c="$c" 'length > 80 { print "wide: tq " c ": " $0 }'
 done
