@@ -10,23 +10,10 @@
  * Nodes cannot fail in ggml. The first error is kept in an atomic, the remaining nodes of the
  * step do nothing, and tqe_attn_end aborts the append: the session is as before.
  */
-#include "engine_priv.h"
+#include "attn_priv.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-struct tqe_attn {
-    tqe_attn_geometry geo;
-    tq_cache *cache;
-    uint32_t seq;
-    tqe_attn_layer *layers; /* [n_layers] */
-    uint8_t *partials;      /* shared by the layers, which run one after another */
-    uint8_t *work;          /* [n_threads][work_stride] */
-    size_t work_stride;
-    atomic_int status; /* tq_status of the running step */
-    uint32_t n_tokens;
-};
 
 /* ---- Nodes ------------------------------------------------------------------------------------
  */
@@ -110,7 +97,7 @@ struct ggml_tensor *tqe_attn_output_node(tqe_attn *a, struct ggml_context *ctx, 
 /* ---- Life ---------------------------------------------------------------------------------------
  */
 
-static tqe_status from_tq(tq_status st, tqe_error *err)
+tqe_status tqe_attn_status(tq_status st, tqe_error *err)
 {
     switch (st) {
     case TQ_OK:
@@ -170,7 +157,7 @@ static tqe_status allocate(tqe_attn *a, tqe_error *err)
     tq_status st = tq_attn_bounds(&layer, geo->n_heads, geo->n_batch, geo->n_ctx, &partials_bytes,
                                   &work_bytes);
     if (st != TQ_OK) {
-        return from_tq(st, err);
+        return tqe_attn_status(st, err);
     }
     tq_layer *layers = calloc(geo->n_layers, sizeof(*layers));
     a->layers = calloc(geo->n_layers, sizeof(*a->layers));
@@ -187,22 +174,23 @@ static tqe_status allocate(tqe_attn *a, tqe_error *err)
         a->layers[i].owner = a;
         a->layers[i].layer = i;
     }
-    const tq_cache_config cfg = {
+    a->cfg_layers = layers;
+    a->cfg = (tq_cache_config){
         .layers = layers,
         .n_layers = geo->n_layers,
-        .n_pages = (geo->n_ctx + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS,
-        .max_seqs = 1,
+        .n_pages =
+            (uint32_t)(((uint64_t)geo->n_ctx + geo->n_kept + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS),
+        .max_seqs = 2 + TQE_MAX_KEPT,
         .isa_mask = geo->isa_mask,
     };
-    st = tq_cache_create(&a->cache, &cfg, NULL);
-    free(layers);
+    st = tq_cache_create(&a->cache, &a->cfg, NULL);
     if (st == TQ_OK) {
         st = tq_cache_seq_open(a->cache, &a->seq);
     }
     if (st == TQ_ERR_NOMEM || st == TQ_ERR_OVERFLOW) {
         return out_of_memory(geo, "the KV cache", cache_bytes(geo), err);
     }
-    return from_tq(st, err);
+    return tqe_attn_status(st, err);
 }
 
 tqe_status tqe_attn_create(tqe_attn **out, const tqe_attn_geometry *geo, tqe_error *err)
@@ -228,7 +216,9 @@ void tqe_attn_destroy(tqe_attn *a)
     if (a == NULL) {
         return;
     }
+    tqe_kept_clear(a);
     tq_cache_destroy(a->cache);
+    free(a->cfg_layers);
     free(a->layers);
     free(a->partials);
     free(a->work);
@@ -242,8 +232,11 @@ tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_erro
 {
     const tqe_attn_geometry *geo = &a->geo;
     tq_status st = tq_cache_append_begin(a->cache, a->seq, n);
+    while (st == TQ_ERR_FULL && tqe_kept_evict(a)) {
+        st = tq_cache_append_begin(a->cache, a->seq, n);
+    }
     if (st != TQ_OK) {
-        return from_tq(st, err);
+        return tqe_attn_status(st, err);
     }
     for (uint32_t i = 0; st == TQ_OK && i < geo->n_layers; i++) {
         const uint32_t q_len = i + 1 == geo->n_layers ? q_len_last : n;
@@ -260,14 +253,14 @@ tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_erro
     }
     if (st != TQ_OK) {
         (void)tq_cache_append_abort(a->cache, a->seq);
-        return from_tq(st, err);
+        return tqe_attn_status(st, err);
     }
     atomic_store(&a->status, TQ_OK);
     a->n_tokens += n;
     return TQE_OK;
 }
 
-static void sync_len(tqe_attn *a)
+void tqe_attn_sync(tqe_attn *a)
 {
     uint32_t n = 0;
     (void)tq_cache_len(a->cache, a->seq, &n); /* the sequence is open for the session's life */
@@ -287,15 +280,15 @@ tqe_status tqe_attn_end(tqe_attn *a, bool keep, tqe_error *err)
     } else {
         st = tq_cache_append_commit(a->cache, a->seq);
     }
-    sync_len(a);
-    return from_tq(st, err);
+    tqe_attn_sync(a);
+    return tqe_attn_status(st, err);
 }
 
 tqe_status tqe_attn_truncate(tqe_attn *a, uint32_t n, tqe_error *err)
 {
     const tq_status st = tq_cache_truncate(a->cache, a->seq, n);
-    sync_len(a);
-    return from_tq(st, err);
+    tqe_attn_sync(a);
+    return tqe_attn_status(st, err);
 }
 
 uint32_t tqe_attn_len(const tqe_attn *a)

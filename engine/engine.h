@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* engine.h — run a GGUF model on the compressed KV cache. The only engine header apps include.
+/* engine.h — run a GGUF model on the compressed KV cache. Apps include it, and snapshot.h for
+ * computed prompts that are kept.
  *
  * Nouns: a MODEL is immutable weights + tokenizer (share it between threads once loaded); a
  * SESSION is one mutable timeline of tokens with its KV cache (one thread at a time); a SAMPLER
@@ -136,6 +137,7 @@ typedef struct tqe_session_params {
     uint32_t n_batch;   /* prompt tokens per graph, 1..4096; 0: 512 */
     const char *kv;     /* scheme string; NULL: "turbo:k8v3" */
     uint32_t isa_mask;  /* TQ_ISA_ALL, or a subset; 0: all */
+    uint32_t n_kept;    /* tokens of room beside n_ctx for kept prompts, see snapshot.h */
 } tqe_session_params;
 
 tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_session_params *p,
@@ -153,6 +155,8 @@ tqe_status tqe_session_eval(tqe_session *s, const int32_t *ids, size_t n, float 
 /* [n_vocab], valid until the next eval; NULL before the first and after a truncation. */
 const float *tqe_session_logits(const tqe_session *s);
 size_t tqe_session_len(const tqe_session *s);
+/* [tqe_session_len]: the tokens of the timeline, valid until the next change. */
+const int32_t *tqe_session_tokens(const tqe_session *s);
 /* Drop the tokens from n on. */
 tqe_status tqe_session_truncate(tqe_session *s, size_t n, tqe_error *err);
 
