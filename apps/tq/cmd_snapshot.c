@@ -43,11 +43,12 @@ static void put_info(const tqe_snapshot *f, const char *path)
     out_printf("%-12s%s\n", "tokens", text_count(number, i.n_tokens));
     text_size(rows, i.packed_bytes);
     text_size(f16, i.f16_bytes);
+    out_printf("%-12s%s packed in %u %s", "KV cache", rows, i.n_pages,
+               i.n_pages == 1 ? "page" : "pages");
     if (i.f16_bytes) {
-        out_printf("%-12s%s packed in %u pages, %s in f16\n", "KV cache", rows, i.n_pages, f16);
-    } else {
-        out_printf("%-12s%s packed in %u pages\n", "KV cache", rows, i.n_pages);
+        out_printf(", %s in f16", f16);
     }
+    out_write("\n", 1);
     out_printf("%-12s%s\n", "next token",
                i.has_logits ? "logits are there" : "no logits: continues with more text only");
     out_printf("%-12s%s\n", "file", text_size(size, i.file_bytes));
@@ -365,8 +366,8 @@ static int parse_and_act(action what, int argc, char **argv)
          "  tq snapshot export chat.tqs --what keys --layer 3 --head 1 -o keys.npy\n"},
         {"tq snapshot compact", "  tq snapshot compact FILE -o FILE\n",
          "The copy lacks the logits of the next token, 4 bytes for each entry of the\n"
-         "vocabulary, and nothing else: keys and values stay as they are, those in f16 too.\n"
-         "It continues with more text, but cannot answer at once.\n",
+         "vocabulary, and nothing else: keys and values stay as they are, also those in\n"
+         "f16. It continues with more text, but cannot answer at once.\n",
          NULL},
     };
     arg_command cmd = {
@@ -410,8 +411,8 @@ static void help(void)
     for (size_t i = 0; i < N_ACTIONS; i++) {
         out_printf("  %-9s%s\n", action_names[i], action_help[i]);
     }
-    out_printf("\n'tq snapshot ACTION --help' shows the options of one. 'tq run --save FILE' makes "
-               "snapshots.\n");
+    out_printf("\n'tq snapshot ACTION --help' shows the options of one. 'tq run --save FILE'\n"
+               "makes snapshots.\n");
 }
 
 int cmd_snapshot(int argc, char **argv)

@@ -33,4 +33,8 @@ check tq-chat.1.md OPTIONS chat
 check tq-info.1.md OPTIONS info
 check tq-bench.1.md 'ENGINE OPTIONS' bench engine
 check tq-bench.1.md 'CODEC OPTIONS' bench codec
+check tq-bench.1.md 'SNAPSHOT OPTIONS' bench snapshot
+check tq-snapshot.1.md 'INFO OPTIONS' snapshot info
+check tq-snapshot.1.md 'EXPORT OPTIONS' snapshot export
+check tq-snapshot.1.md 'COMPACT OPTIONS' snapshot compact
 exit $bad
