@@ -3,7 +3,7 @@
  *
  * A kept prompt is a fork: a second timeline in the same cache that shares the pages of the one it
  * was made from, so keeping costs no copy and no memory until the two part. The budget is the pages
- * that the cache has beyond the context; whoever needs a page and finds none has the prompt given
+ * that the cache has beyond the contexts; whoever needs a page and finds none has the prompt given
  * up that was not used for the longest time. Prompts are compared token by token: there is no hash
  * to collide. The scope holds the tenant's salt, so that no one continues from another one's
  * prompt.
@@ -24,18 +24,18 @@ static uint32_t common(const int32_t *a, uint32_t na, const int32_t *b, uint32_t
 
 static void drop(tqe_attn *a, uint32_t i)
 {
-    (void)tq_cache_seq_close(a->cache, a->kept[i].seq);
-    free(a->kept[i].tokens);
-    a->kept[i] = a->kept[--a->n_kept];
+    (void)tq_cache_seq_close(a->cache, a->store->kept[i].seq);
+    free(a->store->kept[i].tokens);
+    a->store->kept[i] = a->store->kept[--a->store->n_kept];
 }
 
 bool tqe_kept_evict(tqe_attn *a)
 {
     uint32_t oldest = 0;
-    for (uint32_t i = 1; i < a->n_kept; i++) {
-        oldest = a->kept[i].last_use < a->kept[oldest].last_use ? i : oldest;
+    for (uint32_t i = 1; i < a->store->n_kept; i++) {
+        oldest = a->store->kept[i].last_use < a->store->kept[oldest].last_use ? i : oldest;
     }
-    if (a->n_kept == 0) {
+    if (a->store->n_kept == 0) {
         return false;
     }
     drop(a, oldest);
@@ -44,25 +44,26 @@ bool tqe_kept_evict(tqe_attn *a)
 
 void tqe_kept_clear(tqe_attn *a)
 {
-    while (a->n_kept > 0) {
-        drop(a, a->n_kept - 1);
+    while (a->store->n_kept > 0) {
+        drop(a, a->store->n_kept - 1);
     }
 }
 
 void tqe_kept_add(tqe_attn *a, const int32_t *tokens, uint32_t n, const uint8_t scope[TQE_ID_BYTES])
 {
     /* One that this one continues is not needed any more. */
-    for (uint32_t i = a->n_kept; i-- > 0;) {
-        const tqe_kept *k = &a->kept[i];
+    for (uint32_t i = a->store->n_kept; i-- > 0;) {
+        const tqe_kept *k = &a->store->kept[i];
         if (memcmp(k->scope, scope, TQE_ID_BYTES) == 0 && k->n_tokens <= n &&
             common(k->tokens, k->n_tokens, tokens, n) == k->n_tokens) {
             drop(a, i);
         }
     }
-    if (a->geo.n_kept == 0 || (a->n_kept == TQE_MAX_KEPT && !tqe_kept_evict(a))) {
+    if (a->geo.n_kept == 0 || (a->store->n_kept == TQE_MAX_KEPT && !tqe_kept_evict(a))) {
         return;
     }
-    tqe_kept k = {.n_tokens = n, .tokens = malloc(n * sizeof(*tokens)), .last_use = ++a->clock};
+    tqe_kept k = {
+        .n_tokens = n, .tokens = malloc(n * sizeof(*tokens)), .last_use = ++a->store->clock};
     if (k.tokens == NULL) {
         return;
     }
@@ -72,15 +73,15 @@ void tqe_kept_add(tqe_attn *a, const int32_t *tokens, uint32_t n, const uint8_t 
     }
     memcpy(k.tokens, tokens, n * sizeof(*tokens));
     memcpy(k.scope, scope, TQE_ID_BYTES);
-    a->kept[a->n_kept++] = k;
+    a->store->kept[a->store->n_kept++] = k;
 }
 
 uint32_t tqe_kept_find(const tqe_attn *a, const int32_t *ids, uint32_t n,
                        const uint8_t scope[TQE_ID_BYTES], uint32_t *i)
 {
     uint32_t best = 0;
-    for (uint32_t j = 0; j < a->n_kept; j++) {
-        const tqe_kept *k = &a->kept[j];
+    for (uint32_t j = 0; j < a->store->n_kept; j++) {
+        const tqe_kept *k = &a->store->kept[j];
         uint32_t least = UINT32_MAX;
         const uint32_t m =
             memcmp(k->scope, scope, TQE_ID_BYTES) == 0 ? common(k->tokens, k->n_tokens, ids, n) : 0;
@@ -95,10 +96,10 @@ uint32_t tqe_kept_find(const tqe_attn *a, const int32_t *ids, uint32_t n,
 bool tqe_kept_resume(tqe_attn *a, uint32_t i, uint32_t n)
 {
     uint32_t seq = 0;
-    if (tq_cache_seq_fork(a->cache, a->kept[i].seq, n, &seq) != TQ_OK) {
+    if (tq_cache_seq_fork(a->cache, a->store->kept[i].seq, n, &seq) != TQ_OK) {
         return false;
     }
-    a->kept[i].last_use = ++a->clock;
+    a->store->kept[i].last_use = ++a->store->clock;
     tqe_attn_become(a, seq);
     return true;
 }

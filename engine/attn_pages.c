@@ -28,7 +28,7 @@ tqe_status tqe_attn_describe(const tqe_attn *a, uint32_t layer, tqe_snap_layer *
                             .sink = v.sink,
                             .tail = v.tail,
                             .start = v.start,
-                            .donor = a->cfg.layers[layer].donor};
+                            .donor = 0}; /* no architecture here shares rows */
     if (tqe_decoder_id(&out->k_decoder, kc) != TQE_OK ||
         tqe_decoder_id(&out->v_decoder, vc) != TQE_OK) {
         return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
@@ -160,9 +160,17 @@ static tqe_status import_apart(tqe_attn *a, uint32_t n_tokens, tqe_part_source *
                                tqe_error *err)
 {
     tq_cache *apart = NULL;
+    tq_cache_config cfg;
     uint32_t seq = 0;
     mover m = {0};
-    tqe_status result = tqe_attn_status(tq_cache_create(&apart, &a->cfg, NULL), err);
+    tqe_attn_geometry alone = a->geo;
+    alone.n_seqs = 1;
+    alone.n_kept = 0;
+    if (!tqe_kv_config(&cfg, &alone)) {
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
+    }
+    tqe_status result = tqe_attn_status(tq_cache_create(&apart, &cfg, NULL), err);
+    free((void *)(uintptr_t)cfg.layers);
     if (result == TQE_OK) {
         result = tqe_attn_status(tq_cache_seq_open(apart, &seq), err);
     }
@@ -213,10 +221,4 @@ tqe_status tqe_attn_import(tqe_attn *a, uint32_t n_tokens, tqe_part_source *sour
     (void)tq_cache_seq_close(a->cache, seq);
     return room == TQ_ERR_FULL ? import_apart(a, n_tokens, source, ctx, err)
                                : tqe_attn_status(room, err);
-}
-
-uint32_t tqe_attn_min_prefix(const tqe_attn *a)
-{
-    uint32_t n = UINT32_MAX;
-    return tq_cache_min_truncate(a->cache, a->seq, &n) == TQ_OK ? n : UINT32_MAX;
 }

@@ -7,9 +7,6 @@
 
 #include <stdatomic.h>
 
-/* Timelines beside the running one: one that is being read from a file, and kept prompts. */
-#define TQE_MAX_KEPT 64u
-
 typedef struct tqe_kept {
     uint32_t seq, n_tokens;
     int32_t *tokens; /* [n_tokens], own copy */
@@ -17,21 +14,29 @@ typedef struct tqe_kept {
     uint8_t scope[TQE_ID_BYTES];
 } tqe_kept;
 
+/* One cache for a session and its forks, which one thread at a time uses. */
+typedef struct tqe_kv_store {
+    tq_cache *cache;
+    size_t cache_bytes;
+    uint32_t n_users;
+    tqe_kept kept[TQE_MAX_KEPT];
+    uint32_t n_kept;
+    uint64_t clock; /* of last_use */
+} tqe_kv_store;
+
 struct tqe_attn {
     tqe_attn_geometry geo;
-    tq_cache_config cfg; /* layers: own copy */
-    tq_layer *cfg_layers;
-    tq_cache *cache;
+    tqe_kv_store *store;
+    tq_cache *cache; /* the store's */
     uint32_t seq;
+    uint32_t mark; /* a fork from before the running eval */
+    bool has_seq, has_mark;
     tqe_attn_layer *layers; /* [n_layers] */
     uint8_t *partials;      /* shared by the layers, which run one after another */
     uint8_t *work;          /* [n_threads][work_stride] */
     size_t work_stride;
     atomic_int status; /* tq_status of the running step */
     uint32_t n_tokens;
-    tqe_kept kept[TQE_MAX_KEPT];
-    uint32_t n_kept;
-    uint64_t clock; /* of last_use */
 };
 
 /* A status of the core as one of the engine, with words. */

@@ -130,6 +130,10 @@ typedef struct tqe_session tqe_session;
 
 #define TQE_MAX_CTX     (1u << 24)
 #define TQE_MAX_THREADS 256u
+#define TQE_MAX_SEQS    1024u
+
+#define TQE_DEFAULT_BATCH    512u
+#define TQE_DEFAULT_ROLLBACK 32u
 
 typedef struct tqe_session_params {
     uint32_t n_ctx;     /* tokens the cache holds, 1..TQE_MAX_CTX; 0: min(4096, n_ctx_train) */
@@ -137,12 +141,20 @@ typedef struct tqe_session_params {
     uint32_t n_batch;   /* prompt tokens per graph, 1..4096; 0: 512 */
     const char *kv;     /* scheme string; NULL: "turbo:k8v3" */
     uint32_t isa_mask;  /* TQ_ISA_ALL, or a subset; 0: all */
+    uint32_t n_seqs;    /* this session and its forks at once, 1..TQE_MAX_SEQS; 0: 1 */
+    uint32_t rollback;  /* tokens that truncate can drop at any time, 1..4096; 0: default */
     uint32_t n_kept;    /* tokens of room beside n_ctx for kept prompts, see snapshot.h */
 } tqe_session_params;
 
 tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_session_params *p,
                               tqe_error *err);
 void tqe_session_free(tqe_session *s);
+
+/* A session of its own with the first n tokens of s, n <= length. They share memory: the tokens
+ * that both have are kept once. s and its forks belong to one thread at a time, together; any of
+ * them may be freed first. There are logits if n is the length of s. Errors: TQE_ERR_FULL (n_seqs),
+ * TQE_ERR_ARG (n above the length, or 0 < n < tqe_session_min_truncate). */
+tqe_status tqe_session_fork(tqe_session **out, const tqe_session *s, size_t n, tqe_error *err);
 
 /* Called between batches of a long eval; return false to stop (TQE_ERR_CANCELLED: the tokens
  * done so far stay, and there are no logits until the next eval). */
@@ -157,19 +169,34 @@ const float *tqe_session_logits(const tqe_session *s);
 size_t tqe_session_len(const tqe_session *s);
 /* [tqe_session_len]: the tokens of the timeline, valid until the next change. */
 const int32_t *tqe_session_tokens(const tqe_session *s);
-/* Drop the tokens from n on. */
+/* Drop the tokens from n on (roll back). Sliding windows and the options tail and start of a KV
+ * scheme forget rows that are read no more: n must then be 0 or at least min_truncate, which is
+ * never above length - 1 - rollback unless the session was forked or truncated before. */
 tqe_status tqe_session_truncate(tqe_session *s, size_t n, tqe_error *err);
+size_t tqe_session_min_truncate(const tqe_session *s);
 
 typedef struct tqe_session_info {
     char kv[TQ_SCHEME_TEXT_BYTES]; /* canonical scheme */
     uint32_t n_ctx, n_threads, n_batch;
     uint32_t n_tokens;
     size_t kv_bytes_per_token;  /* over all layers */
-    size_t kv_bytes_used;       /* n_tokens * kv_bytes_per_token */
+    size_t kv_bytes_used;       /* n_tokens * kv_bytes_per_token; with a window less, with tail,
+                                   sink or start also what is kept in f16 beside that */
     size_t f16_bytes_per_token; /* what an f16 cache would take */
-    size_t kv_bytes_capacity;   /* memory reserved (touched only as it fills) */
+    size_t kv_bytes_capacity;   /* memory of the cache (touched only as it fills), with all forks */
 } tqe_session_info;
 void tqe_session_get_info(const tqe_session *s, tqe_session_info *info);
+
+/* What fits: the longest context of n_seqs sessions (1..TQE_MAX_SEQS) whose cache takes at most
+ * memory_bytes. Only the geometry of m is needed (tqe_model_probe). */
+typedef struct tqe_kv_plan {
+    uint32_t n_ctx;         /* of each session, a multiple of 64; 0: not even 64 tokens fit */
+    size_t cache_bytes;     /* what tqe_session_create allocates for that n_ctx and n_seqs; or 0 */
+    size_t page_bytes;      /* 64 tokens of all layers, packed */
+    size_t bytes_per_token; /* the same for one */
+} tqe_kv_plan;
+tqe_status tqe_kv_plan_make(tqe_kv_plan *out, const tqe_model_info *m, const tq_scheme *scheme,
+                            uint64_t memory_bytes, uint32_t n_seqs, tqe_error *err);
 
 /* ---- Sampler --------------------------------------------------------------------------- */
 

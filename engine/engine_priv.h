@@ -176,11 +176,19 @@ typedef struct tqe_attn_geometry {
     tq_scheme scheme;
     uint32_t n_layers, n_heads, n_kv_heads, d_head, window;
     uint32_t n_ctx, n_batch, n_threads, isa_mask;
-    uint32_t n_kept; /* tokens of room for kept prompts */
+    uint32_t n_seqs;   /* sessions that may share the cache */
+    uint32_t rollback; /* tokens that truncate can always drop */
+    uint32_t n_kept;   /* tokens of room for kept prompts */
     float scale;
 } tqe_attn_geometry;
 
+/* kv_plan.c: the layers of a cache, all alike, and its config; cfg->layers is malloc'ed. */
+tq_layer tqe_kv_layer(const tqe_attn_geometry *geo);
+bool tqe_kv_config(tq_cache_config *cfg, const tqe_attn_geometry *geo);
+
 tqe_status tqe_attn_create(tqe_attn **out, const tqe_attn_geometry *geo, tqe_error *err);
+/* Another timeline in the same cache, with the first n tokens of `from`. */
+tqe_status tqe_attn_fork(tqe_attn **out, const tqe_attn *from, uint32_t n, tqe_error *err);
 void tqe_attn_destroy(tqe_attn *a);
 
 /* Nodes. k, v [n][n_kv_heads][d]: the append of one layer. q [q_len][n_heads][d], after append:
@@ -196,7 +204,12 @@ tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_erro
 bool tqe_attn_ok(const tqe_attn *a); /* no node of the step failed so far */
 tqe_status tqe_attn_end(tqe_attn *a, bool keep, tqe_error *err);
 tqe_status tqe_attn_truncate(tqe_attn *a, uint32_t n, tqe_error *err);
+uint32_t tqe_attn_min_truncate(const tqe_attn *a);
+/* Remember the timeline as it is now; later forget that, or go back to it. */
+tqe_status tqe_attn_set_mark(tqe_attn *a, tqe_error *err);
+void tqe_attn_drop_mark(tqe_attn *a, bool go_back);
 uint32_t tqe_attn_len(const tqe_attn *a);
+size_t tqe_attn_bytes_used(const tqe_attn *a);
 void tqe_attn_stats(const tqe_attn *a, size_t *bytes_per_token, size_t *capacity_bytes);
 
 /* ---- attn_pages.c: timelines as bytes and back, and timelines that are kept
@@ -220,8 +233,11 @@ typedef tqe_status tqe_part_source(void *ctx, const tqe_snap_part *part, const u
 tqe_status tqe_attn_import(tqe_attn *a, uint32_t n_tokens, tqe_part_source *source, void *ctx,
                            tqe_error *err);
 
-/* ---- attn_kept.c: prompts that stay in memory
+/* ---- attn_kept.c: prompts that stay in memory, of a session and its forks together
  * ---------------------------------------------------- */
+
+/* Kept prompts at once, at most. */
+#define TQE_MAX_KEPT 64u
 
 /* Keep the running timeline, tokens [n], for prompts of the same scope: a second timeline that
  * shares its pages. Without room nothing is kept. */
@@ -235,8 +251,6 @@ bool tqe_kept_resume(tqe_attn *a, uint32_t i, uint32_t n);
 /* Give up the one that was not used for the longest time. False: there is none. */
 bool tqe_kept_evict(tqe_attn *a);
 void tqe_kept_clear(tqe_attn *a);
-/* Shortest prefix of the running timeline that can be continued. */
-uint32_t tqe_attn_min_prefix(const tqe_attn *a);
 
 /* ---- session.c, for snapshots and prefixes ------------------------------------------------------
  */

@@ -389,7 +389,7 @@ static uint32_t running_prefix(const job *j)
     while (n < len && n < j->n - 1 && tokens[n] == j->ids[n]) {
         n++;
     }
-    return n > 0 && n >= tqe_attn_min_prefix(tqe_session_attn(j->s)) ? n : 0;
+    return n > 0 && n >= tqe_attn_min_truncate(tqe_session_attn(j->s)) ? n : 0;
 }
 
 /* Bring the session to the longest prefix that is known. */

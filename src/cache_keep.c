@@ -50,9 +50,12 @@ uint32_t tq_held_min_query(const tq_keep *k, const tq_held *h)
     /* Tokens below `kept` and not in the head are gone. */
     const uint64_t kept = (uint64_t)h->first * TQ_PAGE_TOKENS;
     const uint64_t unseen = k->window ? kept + k->window - 1 : UINT64_MAX;
-    if (!k->is_f16 || h->head < tq_pages_for(k->sink))
-        return (uint32_t)unseen; /* only a window makes such pages go */
+    if (!k->is_f16)
+        return (uint32_t)unseen;
     uint64_t unread = k->tail ? kept + k->tail - 1 : 0;
     unread = unread > k->start ? unread : k->start;
+    const uint64_t sinks = (uint64_t)tq_pages_for(k->sink) * TQ_PAGE_TOKENS;
+    if (h->head * TQ_PAGE_TOKENS < sinks && unread < sinks + k->window - 1)
+        unread = sinks + k->window - 1; /* only a window makes them go */
     return (uint32_t)least(unread, unseen);
 }

@@ -83,15 +83,17 @@ static uint32_t kind_pages(const tq_cache_config *cfg, const tq_keep *k)
     return per_seq < cfg->n_pages ? (uint32_t)per_seq : cfg->n_pages;
 }
 
-static tq_status form_init(tq_form_state *s, const tq_cache_config *cfg, uint32_t i, uint32_t form)
+/* isa_mask: where only sizes are asked for, TQ_ISA_SCALAR spares looking at the CPU. */
+static tq_status form_init(tq_form_state *s, const tq_cache_config *cfg, uint32_t i, uint32_t form,
+                           uint32_t isa_mask)
 {
     const tq_layer *l = &cfg->layers[i];
     tq_scheme scheme = l->scheme;
     if (form == TQ_FORM_F16 || is_skipped(cfg, i))
         scheme = (tq_scheme){.family = TQ_FAMILY_F16, .k_bits = 16, .v_bits = 16};
-    tq_status st = tq_scheme_codec(&scheme, 0, l->d_k, cfg->isa_mask, &s->k);
+    tq_status st = tq_scheme_codec(&scheme, 0, l->d_k, isa_mask, &s->k);
     if (st == TQ_OK)
-        st = tq_scheme_codec(&scheme, 1, l->d_v, cfg->isa_mask, &s->v);
+        st = tq_scheme_codec(&scheme, 1, l->d_v, isa_mask, &s->v);
     if (st != TQ_OK)
         return st;
     s->encode_k = s->k.kernels->codec->encode[tq_kfmt(s->k.format)];
@@ -121,7 +123,7 @@ static tq_status check_layer(const tq_cache_config *cfg, uint32_t i)
     size_t unused;
     tq_status st = tq_scheme_bytes_per_token(&l->scheme, l->d_k, l->d_v, &unused);
     if (st == TQ_OK)
-        st = form_init(&s, cfg, i, TQ_FORM_PACKED);
+        st = form_init(&s, cfg, i, TQ_FORM_PACKED, TQ_ISA_SCALAR);
     if (st == TQ_OK && l->k_mean &&
         s.k.kernels->codec->first_nonfinite(l->k_mean, l->d_k, l->d_k, l->n_kv_heads) <
             l->n_kv_heads)
@@ -195,7 +197,7 @@ static tq_status make_layout(layout *lay, const tq_cache_config *cfg)
             tq_form_state s;
             if (!has_form(cfg, i, f, &keep))
                 continue;
-            tq_status st = form_init(&s, cfg, i, f);
+            tq_status st = form_init(&s, cfg, i, f, TQ_ISA_SCALAR);
             if (st != TQ_OK)
                 return st;
             bad |= place(&off, &end, kind_pages(cfg, &keep), s.page_bytes);
@@ -261,7 +263,7 @@ tq_status tq_cache_pool(const tq_cache_config *cfg, uint32_t i, tq_pool *out)
     for (; layer < cfg->n_layers; layer++) {
         tq_form_state s;
         if (has_form(cfg, layer, form, &other) && same_keep(&other, &keep) &&
-            form_init(&s, cfg, layer, form) == TQ_OK) {
+            form_init(&s, cfg, layer, form, TQ_ISA_SCALAR) == TQ_OK) {
             p.n_layers++;
             p.page_bytes += s.page_bytes;
         }
@@ -314,7 +316,7 @@ static tq_status layers_init(tq_cache *c, const tq_cache_config *cfg, uint8_t *k
             form->kind = TQ_NO_INDEX;
             if (!has_form(cfg, i, f, &keep))
                 continue;
-            tq_status st = form_init(form, cfg, i, f);
+            tq_status st = form_init(form, cfg, i, f, cfg->isa_mask);
             if (st != TQ_OK)
                 return st; /* make_layout did the same without an error */
             form->kind = kind_for(c, cfg, &keep, &kinds);
