@@ -524,6 +524,61 @@ static void test_read_only_folder(void **state)
     state_remove(dir);
 }
 
+/* Three processes in one folder that holds less than they store: each evicts what the others are
+ * about to read, and every answer is still right. */
+static void test_shared_folder(void **state)
+{
+    (void)state;
+    enum { PROCESSES = 3, PROMPTS = 6, ROUNDS = 20, N = 200 };
+    int32_t ids[PROMPTS][N];
+    float *want[PROMPTS];
+    tqe_model_info info;
+    tqe_error err = {TQE_OK, ""};
+    tqe_model_get_info(tiny, &info);
+    tqe_prefix *none = open_store(NULL, 0, NULL);
+    tqe_session *s = state_session(tiny, "turbo4,tail=20", N, 0);
+    for (uint64_t i = 0; i < PROMPTS; i++) {
+        state_tokens(ids[i], N, i, tiny);
+        (void)prompt(s, none, ids[i], N);
+        want[i] = state_logits(s, tiny);
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+    }
+    state_remove(dir);
+    (void)fflush(NULL);
+    pid_t child[PROCESSES];
+    for (int c = 0; c < PROCESSES; c++) {
+        child[c] = fork();
+        if (child[c] == 0) {
+            tqe_prefix *p = NULL;
+            const tqe_prefix_params params = {.dir = dir, .limit_bytes = 300000, .every_pages = 1};
+            uint64_t seed = (uint64_t)c;
+            int bad = tqe_prefix_create(&p, &params, &err) != TQE_OK;
+            for (int r = 0; r < ROUNDS && !bad; r++) {
+                const uint64_t i = test_random(&seed) % PROMPTS;
+                bad = tqe_session_truncate(s, 0, &err) != TQE_OK ||
+                      tqe_session_prompt(s, p, ids[i], N, NULL, NULL, NULL, &err) != TQE_OK ||
+                      memcmp(tqe_session_logits(s), want[i], info.n_vocab * sizeof(float)) != 0 ||
+                      tqe_prefix_problem(p, &err);
+            }
+            tqe_prefix_free(p);
+            _exit(bad);
+        }
+    }
+    for (int c = 0; c < PROCESSES; c++) {
+        int status = 0;
+        assert_int_equal(waitpid(child[c], &status, 0), child[c]);
+        assert_int_equal(status, 0);
+    }
+    assert_int_equal(state_count(dir, ".bad", NULL), 0);
+    assert_int_equal(state_count(dir, ".tmp", NULL), 0);
+    for (int i = 0; i < PROMPTS; i++) {
+        free(want[i]);
+    }
+    tqe_session_free(s);
+    tqe_prefix_free(none);
+    state_remove(dir);
+}
+
 typedef struct stopper {
     size_t calls, at;
 } stopper;
@@ -563,12 +618,19 @@ static void test_cancel_and_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_scheme),     cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_memory),           cmocka_unit_test(test_memory_is_cold),
-        cmocka_unit_test(test_memory_limit),     cmocka_unit_test(test_damaged_pages),
-        cmocka_unit_test(test_foreign_pages),    cmocka_unit_test(test_disk_limit),
-        cmocka_unit_test(test_full_queue),       cmocka_unit_test(test_sick_disk),
-        cmocka_unit_test(test_read_only_folder), cmocka_unit_test(test_cancel_and_arguments),
+        cmocka_unit_test(test_every_scheme),
+        cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory_is_cold),
+        cmocka_unit_test(test_memory_limit),
+        cmocka_unit_test(test_damaged_pages),
+        cmocka_unit_test(test_foreign_pages),
+        cmocka_unit_test(test_disk_limit),
+        cmocka_unit_test(test_full_queue),
+        cmocka_unit_test(test_sick_disk),
+        cmocka_unit_test(test_read_only_folder),
+        cmocka_unit_test(test_shared_folder),
+        cmocka_unit_test(test_cancel_and_arguments),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
