@@ -302,9 +302,8 @@ int bench_snapshot(int argc, char **argv)
         .synopsis = "  tq bench snapshot -m FILE [options]\n",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
-        .notes =
-            "A plain file of the same size is written and read in turn with the snapshot.\n"
-            "What is read is dropped from memory before, where the system does that.\n",
+        .notes = "A plain file of the same size is written and read in turn with the snapshot.\n"
+                 "What is read is dropped from memory before, where the system does that.\n",
         .examples = "  tq bench snapshot -m model.gguf --kv turbo:k8v3 -p 4000 -t 1\n",
     };
     arg_result r = args_parse(&cmd, argc, argv, NULL);
