@@ -502,6 +502,11 @@ tqe_status tqe_snapshot_rows(const tqe_snapshot *f, uint32_t layer, uint32_t kv_
                              float *dst, tqe_error *err)
 {
     const tqe_snap *h = &f->head;
+    if (h->kind != TQE_SNAP_TIMELINE) { /* its tokens do not begin at position 0 */
+        return tqe_fail(err, TQE_ERR_UNSUPPORTED,
+                        "'%s' is a page of a prefix store: only whole snapshots give rows",
+                        f->path);
+    }
     if (layer >= h->n_layers) {
         return tqe_fail(err, TQE_ERR_ARG, "'%s' has layers 0 to %u", f->path, h->n_layers - 1);
     }

@@ -63,7 +63,9 @@ const int32_t *tqe_snapshot_tokens(const tqe_snapshot *f);
 const float *tqe_snapshot_logits(const tqe_snapshot *f);
 /* Every page against its checksum; the first bad one is named with its offset. */
 tqe_status tqe_snapshot_verify(const tqe_snapshot *f, tqe_error *err);
-/* Decode packed keys (is_value 0) or values of one KV head, all tokens: dst [n_tokens][d]. */
+/* Decode packed keys (is_value 0) or values of one KV head, all tokens: dst [n_tokens][d].
+ * Errors: TQE_ERR_ARG (no such layer or head), TQE_ERR_UNSUPPORTED (a windowed layer, of which not
+ * all tokens are there; a page of a prefix store), and those of verify. */
 tqe_status tqe_snapshot_rows(const tqe_snapshot *f, uint32_t layer, uint32_t kv_head, int is_value,
                              float *dst, tqe_error *err);
 /* Write a copy without the logits, after a verify. A session that loads it has none until the next

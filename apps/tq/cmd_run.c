@@ -166,7 +166,7 @@ static bool save(const run_options *o, tqe_session *s, size_t n_prompt, const ge
     tqe_error err = {0};
     tqe_session_get_info(s, &info);
     tqe_status st = TQE_OK;
-    if (n_prompt + record->n == info.n_tokens + (size_t)1) {
+    if (record->n > 0 && n_prompt + record->n == info.n_tokens + (size_t)1) {
         if (info.n_tokens == info.n_ctx) {
             msg_warn("the context is full: '%s' lacks the last token of the answer", o->save);
         } else {

@@ -347,6 +347,43 @@ static void test_foreign_pages(void **state)
     state_remove(dir);
 }
 
+/* The files of a store are no snapshots, though they look alike. */
+static void test_pages_are_no_snapshots(void **state)
+{
+    (void)state;
+    int32_t ids[200];
+    float rows[64];
+    tqe_error err = {TQE_OK, ""};
+    state_tokens(ids, 200, 1, tiny);
+    state_remove(dir);
+    tqe_prefix *p = open_store(dir, 0, NULL);
+    tqe_session *s = state_session(tiny, "turbo4,tail=70", 200, 0);
+    (void)prompt(s, p, ids, 200);
+    tqe_prefix_free(p);
+    DIR *d = opendir(dir);
+    size_t n = 0;
+    for (struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
+        char path[1024];
+        tqe_snapshot *f = NULL;
+        if (e->d_name[0] == '.') {
+            continue;
+        }
+        (void)snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+        state_ok(tqe_snapshot_open(&f, path, &err), &err);
+        state_ok(tqe_snapshot_verify(f, &err), &err);
+        assert_int_equal(tqe_snapshot_rows(f, 0, 0, 0, rows, &err), TQE_ERR_UNSUPPORTED);
+        tqe_snapshot_close(f);
+        assert_int_equal(tqe_session_load(s, path, &err), TQE_ERR_FORMAT);
+        assert_non_null(strstr(err.text, "prefix store"));
+        assert_int_equal(tqe_session_len(s), 200);
+        n++;
+    }
+    (void)closedir(d);
+    assert_int_equal(n, 3 + 2); /* three pages, ends after two and three */
+    tqe_session_free(s);
+    state_remove(dir);
+}
+
 static uint64_t folder_bytes(void)
 {
     uint64_t total = 0;
@@ -618,19 +655,13 @@ static void test_cancel_and_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_scheme),
-        cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_memory_is_cold),
-        cmocka_unit_test(test_memory_limit),
-        cmocka_unit_test(test_damaged_pages),
-        cmocka_unit_test(test_foreign_pages),
-        cmocka_unit_test(test_disk_limit),
-        cmocka_unit_test(test_full_queue),
-        cmocka_unit_test(test_sick_disk),
-        cmocka_unit_test(test_read_only_folder),
-        cmocka_unit_test(test_shared_folder),
-        cmocka_unit_test(test_cancel_and_arguments),
+        cmocka_unit_test(test_every_scheme),  cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_memory),        cmocka_unit_test(test_memory_is_cold),
+        cmocka_unit_test(test_memory_limit),  cmocka_unit_test(test_damaged_pages),
+        cmocka_unit_test(test_foreign_pages), cmocka_unit_test(test_pages_are_no_snapshots),
+        cmocka_unit_test(test_disk_limit),    cmocka_unit_test(test_full_queue),
+        cmocka_unit_test(test_sick_disk),     cmocka_unit_test(test_read_only_folder),
+        cmocka_unit_test(test_shared_folder), cmocka_unit_test(test_cancel_and_arguments),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -82,3 +82,9 @@ done
 cat err1 err2 | grep -c 'warning: prefix store .* is set aside as .bad and computed again: damaged'
 ls store/*.bad | wc -l
 gen -p a -n 1 --prefix-store none/store 2>&1 | grep warning
+# Restoring against computing, the disk beside it.
+"$TQ" bench snapshot -m "$BUNDLED" -t 1 -p 500 -r 3 2>/dev/null >bench.txt
+echo "exit $?"
+digits <bench.txt
+sed -nE 's/.* times faster, ([0-9]+) times from memory$/\1/p' bench.txt | awk '{ print ($1 >= 20) }'
+ls tq-bench.* 2>/dev/null | wc -l
