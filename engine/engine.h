@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* engine.h — run a GGUF model on the compressed KV cache. The only engine header apps include.
+/* engine.h — run a GGUF model on the compressed KV cache. Apps include it, and snapshot.h for
+ * computed prompts that are kept.
  *
  * Nouns: a MODEL is immutable weights + tokenizer (share it between threads once loaded); a
  * SESSION is one mutable timeline of tokens with its KV cache (one thread at a time); a SAMPLER
@@ -138,6 +139,7 @@ typedef struct tqe_session_params {
     uint32_t isa_mask;  /* TQ_ISA_ALL, or a subset; 0: all */
     uint32_t n_seqs;    /* this session and its forks at once, 1..TQE_MAX_SEQS; 0: 1 */
     uint32_t rollback;  /* tokens that truncate can drop at any time, 1..4096; 0: default */
+    uint32_t n_kept;    /* tokens of room beside n_ctx for kept prompts, see snapshot.h */
 } tqe_session_params;
 
 tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_session_params *p,
@@ -159,6 +161,8 @@ tqe_status tqe_session_eval(tqe_session *s, const int32_t *ids, size_t n, float 
 /* [n_vocab], valid until the next eval; NULL before the first and after a truncation. */
 const float *tqe_session_logits(const tqe_session *s);
 size_t tqe_session_len(const tqe_session *s);
+/* [tqe_session_len]: the tokens of the timeline, valid until the next change. */
+const int32_t *tqe_session_tokens(const tqe_session *s);
 /* Drop the tokens from n on. Windows and the options tail and start forget rows that are read no
  * more: n must be 0 or at least min_truncate, which is at most length - 1 - rollback unless the
  * session was forked or truncated before. */
@@ -222,7 +226,7 @@ void tqe_peer_free(tqe_peer *p);
 tqe_status tqe_peer_eval(tqe_peer *p, const int32_t *ids, size_t n, float *all_logits,
                          float *logits_out, tqe_error *err);
 size_t tqe_peer_kv_bytes_per_token(const tqe_peer *p); /* over all layers */
-void tqe_peer_clear(tqe_peer *p); /* forget all tokens */
+void tqe_peer_clear(tqe_peer *p);                      /* forget all tokens */
 
 /* ---- Peer: ggml's own attention kernel, on data of the caller ------------------------------ */
 

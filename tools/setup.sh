@@ -40,6 +40,8 @@ need_program pkg-config pkg-config
 need_program lowdown lowdown # man pages
 need_header stdio.h libc6-dev
 need_header jansson.h libjansson-dev
+need_header xxhash.h libxxhash-dev
+need_header sodium.h libsodium-dev
 [ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 
 if [ "$goal" = check ]; then
