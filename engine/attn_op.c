@@ -16,10 +16,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* One cache for a session and its forks, which one thread at a time uses. */
+typedef struct kv_store {
+    tq_cache *cache;
+    size_t cache_bytes;
+    uint32_t n_users;
+} kv_store;
+
 struct tqe_attn {
     tqe_attn_geometry geo;
-    tq_cache *cache;
+    kv_store *store;
+    tq_cache *cache; /* the store's */
     uint32_t seq;
+    uint32_t mark; /* a fork from before the running eval */
+    bool has_seq, has_mark;
     tqe_attn_layer *layers; /* [n_layers] */
     uint8_t *partials;      /* shared by the layers, which run one after another */
     uint8_t *work;          /* [n_threads][work_stride] */
@@ -157,10 +167,11 @@ static double cache_bytes(const tqe_attn_geometry *geo)
     return (double)per_head * geo->n_kv_heads * geo->n_layers * geo->n_ctx;
 }
 
-static tqe_status allocate(tqe_attn *a, tqe_error *err)
+/* Scratch and layers, of which each fork has its own. */
+static tqe_status allocate_scratch(tqe_attn *a, tqe_error *err)
 {
     const tqe_attn_geometry *geo = &a->geo;
-    const tq_layer layer = {geo->n_kv_heads, geo->d_head, geo->d_head, geo->scheme};
+    const tq_layer layer = tqe_kv_layer(geo);
     size_t partials_bytes = 0;
     size_t work_bytes = 0;
     tq_status st = tq_attn_bounds(&layer, geo->n_heads, geo->n_batch, geo->n_ctx, &partials_bytes,
@@ -168,37 +179,54 @@ static tqe_status allocate(tqe_attn *a, tqe_error *err)
     if (st != TQ_OK) {
         return from_tq(st, err);
     }
-    tq_layer *layers = calloc(geo->n_layers, sizeof(*layers));
     a->layers = calloc(geo->n_layers, sizeof(*a->layers));
     a->work_stride = round64(work_bytes > 0 ? work_bytes : 1);
     a->partials = aligned_alloc(64, round64(partials_bytes > 0 ? partials_bytes : 1));
     a->work = aligned_alloc(64, a->work_stride * geo->n_threads);
-    if (layers == NULL || a->layers == NULL || a->partials == NULL || a->work == NULL) {
-        free(layers);
+    if (a->layers == NULL || a->partials == NULL || a->work == NULL) {
         return out_of_memory(geo, "attention scratch",
                              (double)partials_bytes + (double)a->work_stride * geo->n_threads, err);
     }
     for (uint32_t i = 0; i < geo->n_layers; i++) {
-        layers[i] = layer;
         a->layers[i].owner = a;
         a->layers[i].layer = i;
     }
-    const tq_cache_config cfg = {
-        .layers = layers,
-        .n_layers = geo->n_layers,
-        .n_pages = (geo->n_ctx + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS,
-        .max_seqs = 1,
-        .isa_mask = geo->isa_mask,
-    };
-    st = tq_cache_create(&a->cache, &cfg, NULL);
-    free(layers);
+    return TQE_OK;
+}
+
+static tqe_status allocate_cache(tqe_attn *a, tqe_error *err)
+{
+    const tqe_attn_geometry *geo = &a->geo;
+    tq_cache_config cfg;
+    a->store = calloc(1, sizeof(*a->store));
+    if (a->store == NULL || !tqe_kv_config(&cfg, geo)) {
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
+    }
+    a->store->n_users = 1;
+    tq_status st = tq_cache_bytes(&cfg, &a->store->cache_bytes);
+    if (st == TQ_OK) {
+        st = tq_cache_create(&a->store->cache, &cfg,
+                             tqe_cache_allocator(cache_bytes(geo) / geo->n_layers));
+    }
+    free((void *)(uintptr_t)cfg.layers);
+    a->cache = a->store->cache;
     if (st == TQ_OK) {
         st = tq_cache_seq_open(a->cache, &a->seq);
+        a->has_seq = st == TQ_OK;
     }
     if (st == TQ_ERR_NOMEM || st == TQ_ERR_OVERFLOW) {
         return out_of_memory(geo, "the KV cache", cache_bytes(geo), err);
     }
     return from_tq(st, err);
+}
+
+/* The rows that the next token would read are gone (window, tail or start). */
+static tqe_status too_short(const tqe_attn *a, uint32_t n, tqe_error *err)
+{
+    return tqe_fail(
+        err, TQE_ERR_ARG,
+        "cannot go back to %u tokens: with this model and KV scheme %u is the least, or 0", n,
+        tqe_attn_min_truncate(a));
 }
 
 tqe_status tqe_attn_create(tqe_attn **out, const tqe_attn_geometry *geo, tqe_error *err)
@@ -210,11 +238,44 @@ tqe_status tqe_attn_create(tqe_attn **out, const tqe_attn_geometry *geo, tqe_err
     }
     a->geo = *geo;
     atomic_init(&a->status, TQ_OK);
-    const tqe_status st = allocate(a, err);
+    tqe_status st = allocate_scratch(a, err);
+    if (st == TQE_OK) {
+        st = allocate_cache(a, err);
+    }
     if (st != TQE_OK) {
         tqe_attn_destroy(a);
         return st;
     }
+    *out = a;
+    return TQE_OK;
+}
+
+tqe_status tqe_attn_fork(tqe_attn **out, const tqe_attn *from, uint32_t n, tqe_error *err)
+{
+    *out = NULL;
+    tqe_attn *a = calloc(1, sizeof(*a));
+    if (a == NULL) {
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
+    }
+    a->geo = from->geo;
+    atomic_init(&a->status, TQ_OK);
+    tqe_status st = allocate_scratch(a, err);
+    if (st == TQE_OK) {
+        const tq_status forked = tq_cache_seq_fork(from->cache, from->seq, n, &a->seq);
+        st = forked == TQ_ERR_STATE ? too_short(from, n, err)
+             : forked == TQ_ERR_FULL
+                 ? tqe_fail(err, TQE_ERR_FULL, "%u sessions share the cache already", a->geo.n_seqs)
+                 : from_tq(forked, err);
+    }
+    if (st != TQE_OK) {
+        tqe_attn_destroy(a);
+        return st;
+    }
+    a->store = from->store;
+    a->store->n_users++;
+    a->cache = a->store->cache;
+    a->has_seq = true;
+    a->n_tokens = n;
     *out = a;
     return TQE_OK;
 }
@@ -224,7 +285,16 @@ void tqe_attn_destroy(tqe_attn *a)
     if (a == NULL) {
         return;
     }
-    tq_cache_destroy(a->cache);
+    if (a->has_mark) {
+        (void)tq_cache_seq_close(a->cache, a->mark);
+    }
+    if (a->has_seq) {
+        (void)tq_cache_seq_close(a->cache, a->seq);
+    }
+    if (a->store != NULL && --a->store->n_users == 0) {
+        tq_cache_destroy(a->store->cache);
+        free(a->store);
+    }
     free(a->layers);
     free(a->partials);
     free(a->work);
@@ -291,7 +361,32 @@ tqe_status tqe_attn_truncate(tqe_attn *a, uint32_t n, tqe_error *err)
 {
     const tq_status st = tq_cache_truncate(a->cache, a->seq, n);
     sync_len(a);
+    return st == TQ_ERR_STATE ? too_short(a, n, err) : from_tq(st, err);
+}
+
+uint32_t tqe_attn_min_truncate(const tqe_attn *a)
+{
+    uint32_t n = 0;
+    (void)tq_cache_min_truncate(a->cache, a->seq, &n);
+    return n;
+}
+
+tqe_status tqe_attn_set_mark(tqe_attn *a, tqe_error *err)
+{
+    const tq_status st = tq_cache_seq_fork(a->cache, a->seq, a->n_tokens, &a->mark);
+    a->has_mark = st == TQ_OK;
     return from_tq(st, err);
+}
+
+void tqe_attn_drop_mark(tqe_attn *a, bool go_back)
+{
+    if (!a->has_mark) {
+        return;
+    }
+    (void)tq_cache_seq_close(a->cache, go_back ? a->seq : a->mark);
+    a->seq = go_back ? a->mark : a->seq;
+    a->has_mark = false;
+    sync_len(a);
 }
 
 uint32_t tqe_attn_len(const tqe_attn *a)
@@ -299,10 +394,18 @@ uint32_t tqe_attn_len(const tqe_attn *a)
     return a->n_tokens;
 }
 
+size_t tqe_attn_bytes_used(const tqe_attn *a)
+{
+    size_t packed = 0;
+    size_t f16 = 0;
+    (void)tq_cache_seq_bytes(a->cache, a->seq, &packed, &f16);
+    return packed + f16;
+}
+
 void tqe_attn_stats(const tqe_attn *a, size_t *bytes_per_token, size_t *capacity_bytes)
 {
     tq_cache_stats s = {0};
     (void)tq_cache_get_stats(a->cache, &s);
     *bytes_per_token = s.bytes_per_token;
-    *capacity_bytes = (size_t)s.n_pages * s.page_bytes;
+    *capacity_bytes = a->store->cache_bytes;
 }

@@ -159,6 +159,18 @@ ggml_backend_dev_t tqe_cpu_device(void);
 
 uint32_t tqe_physical_cores(void);
 
+/* ---- pages.c -------------------------------------------------------------------------------- */
+
+/* For a cache whose layers take so many bytes each when full: an allocator that asks for large
+ * pages, or NULL where they would cost more memory than they are worth. */
+const tq_allocator *tqe_cache_allocator(double layer_bytes);
+
+/* ---- peer_llama.c --------------------------------------------------------------------------- */
+
+/* "q8_0" or "q8_0/q4_0"; NULL: f16. */
+tqe_status tqe_peer_parse_types(const char *s, enum ggml_type *k, enum ggml_type *v,
+                                tqe_error *err);
+
 /* ---- attn_op.c: the only file that joins ggml tensors to tq_* -------------------------------- */
 
 /* One attention layer of a session; the userdata of its three nodes. */
@@ -175,10 +187,18 @@ typedef struct tqe_attn_geometry {
     tq_scheme scheme;
     uint32_t n_layers, n_heads, n_kv_heads, d_head, window;
     uint32_t n_ctx, n_batch, n_threads, isa_mask;
+    uint32_t n_seqs;   /* sessions that may share the cache */
+    uint32_t rollback; /* tokens that truncate can always drop */
     float scale;
 } tqe_attn_geometry;
 
+/* kv_plan.c: the layers of a cache, all alike, and its config; cfg->layers is malloc'ed. */
+tq_layer tqe_kv_layer(const tqe_attn_geometry *geo);
+bool tqe_kv_config(tq_cache_config *cfg, const tqe_attn_geometry *geo);
+
 tqe_status tqe_attn_create(tqe_attn **out, const tqe_attn_geometry *geo, tqe_error *err);
+/* Another timeline in the same cache, with the first n tokens of `from`. */
+tqe_status tqe_attn_fork(tqe_attn **out, const tqe_attn *from, uint32_t n, tqe_error *err);
 void tqe_attn_destroy(tqe_attn *a);
 
 /* Nodes. k, v [n][n_kv_heads][d]: the append of one layer. q [q_len][n_heads][d], after append:
@@ -194,7 +214,12 @@ tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_erro
 bool tqe_attn_ok(const tqe_attn *a); /* no node of the step failed so far */
 tqe_status tqe_attn_end(tqe_attn *a, bool keep, tqe_error *err);
 tqe_status tqe_attn_truncate(tqe_attn *a, uint32_t n, tqe_error *err);
+uint32_t tqe_attn_min_truncate(const tqe_attn *a);
+/* Remember the timeline as it is now; later forget that, or go back to it. */
+tqe_status tqe_attn_set_mark(tqe_attn *a, tqe_error *err);
+void tqe_attn_drop_mark(tqe_attn *a, bool go_back);
 uint32_t tqe_attn_len(const tqe_attn *a);
+size_t tqe_attn_bytes_used(const tqe_attn *a);
 void tqe_attn_stats(const tqe_attn *a, size_t *bytes_per_token, size_t *capacity_bytes);
 
 /* ---- arch_dense.c: the graph of the dense family ------------------------------------------- */

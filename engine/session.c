@@ -135,7 +135,7 @@ static tqe_status check_params(const tqe_model *m, const tqe_session_params *p,
     p = p != NULL ? p : &zero;
     info->n_ctx = p->n_ctx != 0 ? p->n_ctx : (c->n_ctx_train < 4096 ? c->n_ctx_train : 4096);
     info->n_threads = p->n_threads != 0 ? p->n_threads : tqe_physical_cores();
-    info->n_batch = p->n_batch != 0 ? p->n_batch : 512;
+    info->n_batch = p->n_batch != 0 ? p->n_batch : TQE_DEFAULT_BATCH;
     if (info->n_ctx > TQE_MAX_CTX) {
         return tqe_fail(err, TQE_ERR_ARG, "a context of %u tokens: 1 to %u are possible",
                         info->n_ctx, TQE_MAX_CTX);
@@ -148,6 +148,14 @@ static tqe_status check_params(const tqe_model *m, const tqe_session_params *p,
         return tqe_fail(err, TQE_ERR_ARG, "batches of %u tokens: 1 to 4096 are possible",
                         info->n_batch);
     }
+    if (p->n_seqs > TQE_MAX_SEQS) {
+        return tqe_fail(err, TQE_ERR_ARG, "%u sessions in a cache: 1 to %u are possible", p->n_seqs,
+                        TQE_MAX_SEQS);
+    }
+    if (p->rollback > 4096) {
+        return tqe_fail(err, TQE_ERR_ARG, "a rollback of %u tokens: 1 to 4096 are possible",
+                        p->rollback);
+    }
     if (info->n_batch > info->n_ctx) {
         info->n_batch = info->n_ctx;
     }
@@ -155,6 +163,10 @@ static tqe_status check_params(const tqe_model *m, const tqe_session_params *p,
     const char *text = p->kv != NULL ? p->kv : "turbo:k8v3";
     if (tq_scheme_parse(&geo->scheme, text, why, sizeof(why)) != TQ_OK) {
         return tqe_fail(err, TQE_ERR_SCHEME, "%s", why);
+    }
+    if (geo->scheme.kmean[0] != '\0' || geo->scheme.layers[0] != '\0') {
+        return tqe_fail(err, TQE_ERR_SCHEME, "KV scheme '%s': files (%s) cannot be read yet", text,
+                        geo->scheme.kmean[0] != '\0' ? "kmean=" : "layers=");
     }
     if (tq_scheme_format(&geo->scheme, info->kv, sizeof(info->kv)) != TQ_OK) {
         return tqe_fail(err, TQE_ERR_SCHEME, "KV scheme '%s' is not usable", text);
@@ -176,17 +188,18 @@ static tqe_status check_params(const tqe_model *m, const tqe_session_params *p,
     geo->n_batch = info->n_batch;
     geo->n_threads = info->n_threads;
     geo->isa_mask = p->isa_mask != 0 ? p->isa_mask : TQ_ISA_ALL;
+    geo->n_seqs = p->n_seqs != 0 ? p->n_seqs : 1;
+    geo->rollback = p->rollback != 0 ? p->rollback : TQE_DEFAULT_ROLLBACK;
     info->f16_bytes_per_token = (size_t)c->n_layers * c->n_kv_heads * c->d_head * 2 * 2;
     return TQE_OK;
 }
 
-static tqe_status session_init(tqe_session *s, const tqe_session_params *p, tqe_error *err)
+/* Everything but the cache. */
+static tqe_status session_init(tqe_session *s, tqe_error *err)
 {
     const tqe_config *c = &s->model->config;
-    tqe_attn_geometry geo = {0};
-    tqe_status st = check_params(s->model, p, &s->info, &geo, err);
-    if (st != TQE_OK || (st = tqe_attn_create(&s->attn, &geo, err)) != TQE_OK ||
-        (st = start_threads(s, err)) != TQE_OK) {
+    tqe_status st = start_threads(s, err);
+    if (st != TQE_OK) {
         return st;
     }
     tqe_attn_stats(s->attn, &s->info.kv_bytes_per_token, &s->info.kv_bytes_capacity);
@@ -219,10 +232,49 @@ tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_s
         return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
     }
     s->model = m;
-    const tqe_status st = session_init(s, p, err);
+    tqe_attn_geometry geo = {0};
+    tqe_status st = check_params(m, p, &s->info, &geo, err);
+    if (st == TQE_OK) {
+        st = tqe_attn_create(&s->attn, &geo, err);
+    }
+    if (st == TQE_OK) {
+        st = session_init(s, err);
+    }
     if (st != TQE_OK) {
         tqe_session_free(s);
         return st;
+    }
+    *out = s;
+    return TQE_OK;
+}
+
+tqe_status tqe_session_fork(tqe_session **out, const tqe_session *from, size_t n, tqe_error *err)
+{
+    if (out == NULL || from == NULL) {
+        return tqe_fail(err, TQE_ERR_ARG, "no session");
+    }
+    *out = NULL;
+    const uint32_t len = tqe_attn_len(from->attn);
+    if (n > len) {
+        return tqe_fail(err, TQE_ERR_ARG, "cannot fork %zu tokens: the session has %u", n, len);
+    }
+    tqe_session *s = calloc(1, sizeof(*s));
+    if (s == NULL) {
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
+    }
+    s->model = from->model;
+    s->info = from->info;
+    tqe_status st = tqe_attn_fork(&s->attn, from->attn, (uint32_t)n, err);
+    if (st == TQE_OK) {
+        st = session_init(s, err);
+    }
+    if (st != TQE_OK) {
+        tqe_session_free(s);
+        return st;
+    }
+    if (n == len && from->has_logits) {
+        memcpy(s->logits, from->logits, s->model->config.n_vocab * sizeof(*s->logits));
+        s->has_logits = true;
     }
     *out = s;
     return TQE_OK;
@@ -328,9 +380,12 @@ tqe_status tqe_session_eval(tqe_session *s, const int32_t *ids, size_t n, float 
     if (st != TQE_OK) {
         return st;
     }
-    const uint32_t start = tqe_attn_len(s->attn);
     const size_t n_vocab = s->model->config.n_vocab;
     size_t done = 0;
+    /* A batch that fails leaves nothing; those before it have to be undone. */
+    if (n > s->info.n_batch && (st = tqe_attn_set_mark(s->attn, err)) != TQE_OK) {
+        return st;
+    }
     while (done < n) {
         const size_t left = n - done;
         const uint32_t m = left < s->info.n_batch ? (uint32_t)left : s->info.n_batch;
@@ -342,15 +397,17 @@ tqe_status tqe_session_eval(tqe_session *s, const int32_t *ids, size_t n, float 
         }
         st = run_batch(s, ids + done, m, out, dst, err);
         if (st != TQE_OK) {
-            (void)tqe_attn_truncate(s->attn, start, NULL); /* cannot fail: start <= len */
+            tqe_attn_drop_mark(s->attn, true);
             return st;
         }
         done += m;
         if (progress != NULL && !progress(ctx, done, n) && done < n) {
             s->has_logits = false;
+            tqe_attn_drop_mark(s->attn, false);
             return tqe_fail(err, TQE_ERR_CANCELLED, "stopped after %zu of %zu tokens", done, n);
         }
     }
+    tqe_attn_drop_mark(s->attn, false);
     if (all_logits != NULL) {
         memcpy(s->logits, all_logits + (n - 1) * n_vocab, n_vocab * sizeof(*s->logits));
     }
@@ -374,15 +431,21 @@ tqe_status tqe_session_truncate(tqe_session *s, size_t n, tqe_error *err)
     if (n > len) {
         return tqe_fail(err, TQE_ERR_ARG, "cannot keep %zu tokens: the session has %u", n, len);
     }
-    if (n < len) {
+    const tqe_status st = tqe_attn_truncate(s->attn, (uint32_t)n, err);
+    if (st == TQE_OK && n < len) {
         s->has_logits = false; /* they belong to a token that is gone */
     }
-    return tqe_attn_truncate(s->attn, (uint32_t)n, err);
+    return st;
+}
+
+size_t tqe_session_min_truncate(const tqe_session *s)
+{
+    return tqe_attn_min_truncate(s->attn);
 }
 
 void tqe_session_get_info(const tqe_session *s, tqe_session_info *info)
 {
     *info = s->info;
     info->n_tokens = tqe_attn_len(s->attn);
-    info->kv_bytes_used = info->n_tokens * info->kv_bytes_per_token;
+    info->kv_bytes_used = tqe_attn_bytes_used(s->attn);
 }

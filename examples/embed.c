@@ -50,10 +50,10 @@ int main(void)
     check(tq_attn_run(&plan, &view, out, N_Q_HEADS * D, q, N_Q_HEADS * D, scratch, scratch_bytes),
           "attention");
 
-    tq_cache_stats stats;
-    check(tq_cache_get_stats(cache, &stats), "stats");
+    size_t packed, f16;
+    check(tq_cache_seq_bytes(cache, seq, &packed, &f16), "bytes");
     printf("turboquant %s: %d tokens in %zu bytes (f16: %zu), out[0] = %.4f\n", tq_version(),
-           N_TOKENS, stats.used_bytes, (size_t)2 * 2 * N_TOKENS * N_KV_HEADS * D, (double)out[0]);
+           N_TOKENS, packed, (size_t)2 * 2 * N_TOKENS * N_KV_HEADS * D, (double)out[0]);
     free(scratch);
     tq_cache_destroy(cache);
     return 0;

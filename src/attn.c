@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* attn.c — attention over a view: split the work, run the tiles, merge.
+/* attn.c — attention over a view: split the work, run the parts, merge.
  *
- * Owns the plan, masks and the order of every sum; the arithmetic on packed bytes is in the
- * kernels. Three paths, chosen by the plan:
+ * Owns the plan and the merge; attn_paths.c computes a part. Three paths, chosen by the plan:
  *   FUSED    few queries: keys are scored and values summed from their bytes, in chunks of the KV
  *            range that start at multiples of 512 tokens
  *   TILED    many queries: a tile of 64 tokens is decoded once per block of queries, then GEMM
@@ -12,12 +11,9 @@
  * sees, on nothing else: chunks and tiles start at fixed positions, a masked token weighs exactly
  * 0, and partial results are merged in the order of their position. So the same query gives equal
  * bytes alone, in a batch of q_len on the same path, and for any number of threads.
- *
- * Partial result of a part, in partials: out [rows][dv_pad] without the division by the sum, then
- * max [rows], then sum [rows]. Row = query token of the part * group + head of the group.
  */
 #include "attn.h"
-#include "cache.h"
+#include "attn_job.h"
 #include "checked.h"
 
 #include <math.h>
@@ -27,24 +23,18 @@
 #define FUSED_Q_MAX TQ_ATTN_FUSED_Q_MAX
 #define Q_MAX       4096u
 #define GROUP_MAX   32u
-#define SUB_ROWS    48u /* rows between score and sum: their logits stay in the first cache */
 #define ALIGNMENT   64u
-
-enum { PATH_FUSED, PATH_TILED, PATH_DEQUANT };
 
 /* Names of tq_attn_plan.priv. */
 enum {
     PRIV_PATH,
     PRIV_N_TOKENS, /* of the view */
     PRIV_N_KV,     /* of the view */
+    PRIV_N_FORMS,  /* results of a part */
     PRIV_CHUNK0,   /* FUSED: first chunk that any query sees */
     PRIV_BLOCK_Q,  /* query tokens of a part */
     PRIV_N_SPLITS  /* parts whose results are merged for one row */
 };
-
-typedef struct shape {
-    uint32_t n_kv, group, d_k, d_v, n_tokens, q_len, window;
-} shape;
 
 /* ---- Plan ------------------------------------------------------------------------------ */
 
@@ -53,39 +43,19 @@ static uint32_t div_up(uint32_t a, uint32_t b)
     return a / b + (a % b != 0);
 }
 
-static uint32_t round_up(uint32_t a, uint32_t to)
-{
-    return div_up(a, to) * to;
-}
-
-static uint32_t min_u32(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint32_t max_u32(uint32_t a, uint32_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Rows of a query block: as many as keep queries and sums in the second cache. */
-static uint32_t tiled_block_q(const shape *s)
+static uint32_t tiled_block_q(const tq_attn_shape *s)
 {
-    uint32_t rows = 32768u / max_u32(s->d_k, s->d_v);
-    rows = rows > 256u ? 256u : rows < SUB_ROWS ? SUB_ROWS : rows;
-    return min_u32(max_u32(1, rows / s->group), s->q_len);
+    uint32_t rows = 32768u / tq_max_u32(s->d_k, s->d_v);
+    rows = rows > 256u ? 256u : rows < TQ_SUB_ROWS ? TQ_SUB_ROWS : rows;
+    return tq_min_u32(tq_max_u32(1, rows / s->group), s->q_len);
 }
 
-/* f32 of one part's partial result. */
+/* f32 of one result of a part. */
 static size_t slab_floats(uint32_t rows, uint32_t d_v)
 {
-    return ((size_t)rows * (round_up(d_v, TQ_STRIP) + 2) + 15) / 16 * 16;
+    return ((size_t)rows * (tq_round_up(d_v, TQ_STRIP) + 2) + 15) / 16 * 16;
 }
-
-/* Where a thread's scratch lies, in f32 from its start; each part 64-byte aligned. */
-typedef struct work_map {
-    size_t q, prep, s, alpha, span, tile, keys, values, total;
-} work_map;
 
 static size_t take(size_t *end, size_t n_floats)
 {
@@ -94,53 +64,49 @@ static size_t take(size_t *end, size_t n_floats)
     return off;
 }
 
-static work_map make_work_map(int path, uint32_t rows, const shape *s)
+static tq_work_map make_work_map(int path, uint32_t rows, const tq_attn_shape *s)
 {
-    work_map m = {0};
-    const uint32_t d_max = max_u32(s->d_k, s->d_v);
-    const uint32_t s_rows = path == PATH_TILED ? min_u32(rows, SUB_ROWS) : rows;
+    tq_work_map m = {0};
+    const uint32_t d_max = tq_max_u32(s->d_k, s->d_v);
+    const uint32_t s_rows = path == TQ_PATH_TILED ? tq_min_u32(rows, TQ_SUB_ROWS) : rows;
     m.q = take(&m.total, (size_t)rows * s->d_k);
-    if (path == PATH_DEQUANT) {
+    if (path == TQ_PATH_DEQUANT) {
         m.s = take(&m.total, (size_t)rows * s->n_tokens);
         m.tile = take(&m.total, (size_t)TQ_TILE * d_max);
         return m;
     }
+    m.bias = take(&m.total, rows);
     m.s = take(&m.total, (size_t)s_rows * TQ_TILE);
     m.alpha = take(&m.total, s_rows);
     m.span = take(&m.total, s_rows); /* a span is smaller than an f32 */
-    if (path == PATH_FUSED) {
+    if (path == TQ_PATH_FUSED)
         m.prep = take(&m.total, tq_prep_bytes(rows, s->d_k) / sizeof(float));
-    } else {
-        m.tile = take(&m.total, (size_t)TQ_TILE * d_max);
+    else
         m.keys = take(&m.total, (size_t)TQ_TILE * s->d_k);
-        m.values = take(&m.total, (size_t)TQ_TILE * round_up(s->d_v, TQ_STRIP));
+    if (path != TQ_PATH_FUSED || s->decode_values) {
+        m.tile = take(&m.total, (size_t)TQ_TILE * d_max);
+        m.values = take(&m.total, (size_t)TQ_TILE * tq_round_up(s->d_v, TQ_STRIP));
     }
     return m;
 }
 
-/* Oldest token that query i sees. */
-static uint32_t first_visible(uint32_t n_tokens, uint32_t q_len, uint32_t window, uint32_t i)
+static tq_status plan_shape(tq_attn_plan *p, const tq_attn_shape *s, tq_attn_mode mode)
 {
-    uint32_t pos = n_tokens - q_len + i;
-    return window != 0 && pos >= window ? pos - window + 1 : 0;
-}
-
-static tq_status plan_shape(tq_attn_plan *p, const shape *s, tq_attn_mode mode)
-{
-    int path = mode == TQ_ATTN_DEQUANT   ? PATH_DEQUANT
-               : s->q_len <= FUSED_Q_MAX ? PATH_FUSED
-                                         : PATH_TILED;
+    int path = mode == TQ_ATTN_DEQUANT   ? TQ_PATH_DEQUANT
+               : s->q_len <= FUSED_Q_MAX ? TQ_PATH_FUSED
+                                         : TQ_PATH_TILED;
     uint32_t block_q = s->q_len, n_splits = 1, chunk0 = 0;
     size_t n_parts, bytes;
-    if (path == PATH_FUSED) {
-        chunk0 = first_visible(s->n_tokens, s->q_len, s->window, 0) / CHUNK;
+    if (path == TQ_PATH_FUSED) {
+        chunk0 = tq_first_visible(s, 0) / CHUNK;
         n_splits = div_up(s->n_tokens, CHUNK) - chunk0;
     } else {
-        block_q = path == PATH_TILED ? tiled_block_q(s) : 1;
+        block_q = path == TQ_PATH_TILED ? tiled_block_q(s) : 1;
     }
     n_parts = (size_t)s->n_kv * n_splits * div_up(s->q_len, block_q);
     const uint32_t rows = block_q * s->group;
-    if (n_parts > UINT32_MAX || tq_size_mul(&bytes, slab_floats(rows, s->d_v), sizeof(float)) ||
+    if (n_parts > UINT32_MAX ||
+        tq_size_mul(&bytes, slab_floats(rows, s->d_v), s->n_forms * sizeof(float)) ||
         tq_size_mul(&bytes, bytes, n_parts))
         return TQ_ERR_OVERFLOW;
     p->n_parts = (uint32_t)n_parts;
@@ -149,34 +115,47 @@ static tq_status plan_shape(tq_attn_plan *p, const shape *s, tq_attn_mode mode)
     p->priv[PRIV_PATH] = (uint32_t)path;
     p->priv[PRIV_N_TOKENS] = s->n_tokens;
     p->priv[PRIV_N_KV] = s->n_kv;
+    p->priv[PRIV_N_FORMS] = s->n_forms;
     p->priv[PRIV_CHUNK0] = chunk0;
     p->priv[PRIV_BLOCK_Q] = block_q;
     p->priv[PRIV_N_SPLITS] = n_splits;
     return TQ_OK;
 }
 
-static shape shape_of(const tq_attn_config *cfg, const tq_view *v)
+/* Formats that only keys have, when values are in the keys. f16 can be summed. */
+static int must_decode_values(const tq_codec *v)
 {
-    shape s = {.n_kv = v->n_kv_heads,
-               .group = cfg->n_q_heads / v->n_kv_heads,
-               .d_k = v->k_codec->dim,
-               .d_v = v->v_codec->dim,
-               .n_tokens = v->n_tokens,
-               .q_len = cfg->q_len,
-               .window = cfg->window};
+    return !v->kernels->attn->weigh[tq_kfmt(v->format)];
+}
+
+static tq_attn_shape shape_of(const tq_attn_config *cfg, const tq_view *v)
+{
+    tq_attn_shape s = {.n_kv = v->n_kv_heads,
+                       .group = cfg->n_q_heads / v->n_kv_heads,
+                       .d_k = v->packed.k->dim,
+                       .d_v = v->attn == TQ_ATTN_DEQUANT ? v->d_v : v->packed.v->dim,
+                       .d_out = v->d_v,
+                       .decode_values = must_decode_values(v->packed.v),
+                       .n_tokens = v->n_tokens,
+                       .q_len = cfg->q_len,
+                       .window = cfg->window,
+                       .n_forms = v->f16.pages && v->attn == TQ_ATTN_FUSED ? 2 : 1};
     return s;
 }
 
 tq_status tq_attn_plan_init(tq_attn_plan *p, const tq_attn_config *cfg, const tq_view *v)
 {
-    if (!p || !cfg || !v || !v->k_codec || !v->v_codec || v->n_kv_heads == 0)
+    if (!p || !cfg || !v || !v->packed.k || !v->packed.v || v->n_kv_heads == 0 || v->d_v == 0 ||
+        v->d_v > v->packed.v->dim || (v->d_v != v->packed.v->dim && v->packed.v != v->packed.k))
         return TQ_ERR_ARG;
     if (cfg->n_q_heads == 0 || cfg->n_q_heads % v->n_kv_heads != 0 ||
         cfg->n_q_heads / v->n_kv_heads > GROUP_MAX || cfg->q_len == 0 || cfg->q_len > Q_MAX ||
         cfg->q_len > v->n_tokens || !isfinite(cfg->scale) || !isfinite(cfg->softcap) ||
-        cfg->softcap < 0)
+        cfg->softcap < 0 || (v->window != 0 && (cfg->window == 0 || cfg->window > v->window)))
         return TQ_ERR_ARG;
-    shape s = shape_of(cfg, v);
+    if (v->n_tokens - cfg->q_len < v->min_query)
+        return TQ_ERR_STATE;
+    tq_attn_shape s = shape_of(cfg, v);
     tq_attn_plan made = {.cfg = *cfg, .n_rows = cfg->q_len * cfg->n_q_heads};
     tq_status st = plan_shape(&made, &s, v->attn);
     if (st == TQ_OK)
@@ -192,21 +171,31 @@ tq_status tq_attn_bounds(const tq_layer *layer, uint32_t n_q_heads, uint32_t max
         n_q_heads % layer->n_kv_heads != 0 || n_q_heads / layer->n_kv_heads > GROUP_MAX ||
         max_q_len == 0 || max_q_len > Q_MAX || max_tokens == 0)
         return TQ_ERR_ARG;
-    tq_status st = tq_scheme_bytes_per_token(&layer->scheme, layer->d_k, layer->d_v, &unused);
+    tq_codec values;
+    tq_status st = tq_scheme_bytes_per_token(&layer->scheme, layer->d_k,
+                                             layer->v_in_k ? 0 : layer->d_v, &unused);
+    if (st == TQ_OK) /* any ISA: a format that scalar.c cannot sum, none can */
+        st = tq_scheme_codec(&layer->scheme, !layer->v_in_k,
+                             layer->v_in_k ? layer->d_k : layer->d_v, TQ_ISA_SCALAR, &values);
     if (st != TQ_OK)
         return st;
+    const tq_scheme *scheme = &layer->scheme;
+    const int two =
+        scheme->attn == TQ_ATTN_FUSED && (scheme->sink || scheme->tail || scheme->start);
     /* Within a path sizes grow with every argument; a window only makes them smaller. */
     size_t partials = 0, work = 0;
-    const uint32_t q_lens[2] = {min_u32(max_q_len, FUSED_Q_MAX), max_q_len};
+    const uint32_t q_lens[2] = {tq_min_u32(max_q_len, FUSED_Q_MAX), max_q_len};
     for (int i = 0; i < 2; i++) {
         tq_attn_plan p;
-        shape s = {.n_kv = layer->n_kv_heads,
-                   .group = n_q_heads / layer->n_kv_heads,
-                   .d_k = layer->d_k,
-                   .d_v = layer->d_v,
-                   .n_tokens = max_u32(max_tokens, q_lens[i]),
-                   .q_len = q_lens[i]};
-        st = plan_shape(&p, &s, layer->scheme.attn);
+        tq_attn_shape s = {.n_kv = layer->n_kv_heads,
+                           .group = n_q_heads / layer->n_kv_heads,
+                           .d_k = layer->d_k,
+                           .d_v = values.dim,
+                           .decode_values = must_decode_values(&values),
+                           .n_tokens = tq_max_u32(max_tokens, q_lens[i]),
+                           .q_len = q_lens[i],
+                           .n_forms = two ? 2 : 1};
+        st = plan_shape(&p, &s, scheme->attn);
         if (st != TQ_OK)
             return st;
         partials = p.partials_bytes > partials ? p.partials_bytes : partials;
@@ -219,190 +208,47 @@ tq_status tq_attn_bounds(const tq_layer *layer, uint32_t n_q_heads, uint32_t max
 
 /* ---- Phase 1 --------------------------------------------------------------------------- */
 
-/* One part: which queries of which KV head, and where its result goes. */
-typedef struct job {
-    const tq_attn_plan *p;
-    const tq_view *v;
-    shape s;
-    uint32_t kv_head;
-    uint32_t q0, n_q; /* query tokens */
-    uint32_t rows;    /* n_q * group */
-    float *out, *max, *sum;
-    size_t out_stride;
-    float *work;
-    work_map map;
-} job;
-
 /* Rows that a part has room for; the last block may use fewer. */
-static uint32_t slab_rows(const tq_attn_plan *p, const shape *s)
+static uint32_t slab_rows(const tq_attn_plan *p, const tq_attn_shape *s)
 {
     return p->priv[PRIV_BLOCK_Q] * s->group;
 }
 
-/* The part's queries, times the attention scale, row by row. */
-static void gather_queries(const job *j, const float *q, size_t q_stride)
+/* The part's queries, times the attention scale, row by row; and what the mean of the keys adds to
+ * each row's logits. */
+static void gather_queries(const tq_attn_job *j, const float *q, size_t q_stride)
 {
-    float *dst = j->work + j->map.q;
+    float *dst = j->work + j->map.q, *bias = j->work + j->map.bias;
     const size_t d = j->s.d_k;
+    const float *mean =
+        j->v->attn == TQ_ATTN_FUSED && j->v->k_mean ? j->v->k_mean + j->kv_head * d : NULL;
     for (uint32_t r = 0; r < j->rows; r++, dst += d) {
         const float *src = q + (j->q0 + r / j->s.group) * q_stride +
                            ((size_t)j->kv_head * j->s.group + r % j->s.group) * d;
         for (size_t i = 0; i < d; i++)
-            dst[i] = src[i] * j->p->cfg.scale;
-    }
-}
-
-static void reset_result(const job *j)
-{
-    memset(j->out, 0, j->rows * j->out_stride * sizeof(float));
-    for (uint32_t r = 0; r < j->rows; r++) {
-        j->max[r] = -INFINITY;
-        j->sum[r] = 0;
-    }
-}
-
-/* Spans of rows [r0, r0 + n_rows) in the tile of n tokens from t0 on. Returns 0 if all are
- * empty. */
-static int make_spans(const job *j, tq_span *span, uint32_t r0, uint32_t n_rows, uint32_t t0,
-                      uint32_t n)
-{
-    int any = 0;
-    for (uint32_t r = 0; r < n_rows; r++) {
-        uint32_t i = j->q0 + (r0 + r) / j->s.group;
-        uint32_t lo = first_visible(j->s.n_tokens, j->s.q_len, j->s.window, i);
-        uint32_t hi = j->s.n_tokens - j->s.q_len + i + 1;
-        lo = lo > t0 ? min_u32(lo - t0, n) : 0;
-        hi = hi > t0 ? min_u32(hi - t0, n) : 0;
-        span[r] = (tq_span){(uint8_t)lo, (uint8_t)hi};
-        any |= lo < hi;
-    }
-    return any;
-}
-
-/* Let the kernel that reads `p` ask for one side of a page. */
-static void set_ahead(tq_const_planes *p, const tq_codec *next_codec, tq_const_planes next)
-{
-    p->ahead = next.codes; /* the planes of a side are adjacent */
-    p->ahead_bytes = TQ_PAGE_TOKENS * next_codec->block_bytes;
-}
-
-static void run_fused(const job *j, uint32_t t_begin, uint32_t t_end)
-{
-    const tq_view *v = j->v;
-    const tq_attn_kernels *kern = v->kernels->attn;
-    const tq_attn_kernels *k_kern = v->k_codec->kernels->attn;
-    const tq_attn_kernels *v_kern = v->v_codec->kernels->attn;
-    const int kf = tq_kfmt(v->k_codec->format), vf = tq_kfmt(v->v_codec->format);
-    float *s = j->work + j->map.s, *alpha = j->work + j->map.alpha, *prep = j->work + j->map.prep;
-    tq_span *span = (tq_span *)(void *)(j->work + j->map.span);
-
-    k_kern->prep[kf](v->k_codec, prep, j->work + j->map.q, j->rows);
-    for (uint32_t t0 = t_begin; t0 < t_end; t0 += TQ_TILE) {
-        const uint32_t n = min_u32(TQ_TILE, t_end - t0), page = t0 / TQ_TILE;
-        if (!make_spans(j, span, 0, j->rows, t0, n))
+            dst[i] = src[i] * j->cfg->scale;
+        if (!mean)
             continue;
-        tq_const_planes keys = tq_view_planes(v, j->kv_head, page, 0, 0);
-        tq_const_planes values = tq_view_planes(v, j->kv_head, page, 0, 1);
-        set_ahead(&keys, v->v_codec, values);
-        if (t0 + TQ_TILE < t_end)
-            set_ahead(&values, v->k_codec, tq_view_planes(v, j->kv_head, page + 1, 0, 0));
-        k_kern->score[kf](v->k_codec, s, prep, j->rows, keys, n);
-        kern->softmax(s, span, j->rows, j->p->cfg.softcap, j->max, j->sum, alpha);
-        v_kern->weigh[vf](v->v_codec, j->out, j->out_stride, s, alpha, j->rows, values, n);
+        bias[r] = 0;
+        for (size_t i = 0; i < d; i++)
+            bias[r] += dst[i] * mean[i];
     }
 }
 
-static void run_tiled(const job *j)
+static void reset_result(const tq_attn_job *j, const tq_attn_result *res)
 {
-    const tq_view *v = j->v;
-    const shape *sh = &j->s;
-    const tq_attn_kernels *kern = v->kernels->attn;
-    const int kf = tq_kfmt(v->k_codec->format), vf = tq_kfmt(v->v_codec->format);
-    const uint32_t dv_pad = round_up(sh->d_v, TQ_STRIP);
-    const float *q = j->work + j->map.q;
-    float *tile = j->work + j->map.tile, *keys = j->work + j->map.keys;
-    float *values = j->work + j->map.values, *s = j->work + j->map.s;
-    float *alpha = j->work + j->map.alpha;
-    tq_span *span = (tq_span *)(void *)(j->work + j->map.span);
-
-    const uint32_t t_begin =
-        first_visible(sh->n_tokens, sh->q_len, sh->window, j->q0) / TQ_TILE * TQ_TILE;
-    const uint32_t t_end = sh->n_tokens - sh->q_len + j->q0 + j->n_q;
-    for (uint32_t t0 = t_begin; t0 < t_end; t0 += TQ_TILE) {
-        const uint32_t n = min_u32(TQ_TILE, t_end - t0), page = t0 / TQ_TILE;
-        v->k_codec->kernels->codec->decode[kf](v->k_codec, tile, sh->d_k,
-                                               tq_view_planes(v, j->kv_head, page, 0, 0), n);
-        kern->pack_keys(keys, tile, sh->d_k, n, sh->d_k);
-        v->v_codec->kernels->codec->decode_rotated[vf](
-            v->v_codec, tile, sh->d_v, tq_view_planes(v, j->kv_head, page, 0, 1), n);
-        kern->pack_values(values, tile, sh->d_v, n, sh->d_v);
-        for (uint32_t r0 = 0; r0 < j->rows; r0 += SUB_ROWS) {
-            const uint32_t m = min_u32(SUB_ROWS, j->rows - r0);
-            if (!make_spans(j, span, r0, m, t0, n))
-                continue;
-            kern->gemm(s, TQ_TILE, q + (size_t)r0 * sh->d_k, sh->d_k, keys, NULL, m, TQ_TILE,
-                       sh->d_k);
-            kern->softmax(s, span, m, j->p->cfg.softcap, j->max + r0, j->sum + r0, alpha);
-            kern->gemm(j->out + r0 * j->out_stride, j->out_stride, s, TQ_TILE, values, alpha, m,
-                       dv_pad, n);
-        }
-    }
-}
-
-/* The reference: nothing clever, one query token, the whole row of logits. */
-static void run_dequant(const job *j)
-{
-    const shape *sh = &j->s;
-    const tq_attn_config *cfg = &j->p->cfg;
-    float *tile = j->work + j->map.tile;
-    const uint32_t t_begin = first_visible(sh->n_tokens, sh->q_len, sh->window, j->q0);
-    const uint32_t t_end = sh->n_tokens - sh->q_len + j->q0 + 1;
-
-    for (uint32_t t0 = t_begin; t0 < t_end; t0 += TQ_TILE) {
-        const uint32_t n = min_u32(TQ_TILE, t_end - t0);
-        tq_view_decode(j->v, j->kv_head, t0, n, tile, NULL);
-        for (uint32_t r = 0; r < j->rows; r++) {
-            const float *q = j->work + j->map.q + (size_t)r * sh->d_k;
-            float *s = j->work + j->map.s + (size_t)r * sh->n_tokens;
-            for (uint32_t t = 0; t < n; t++) {
-                const float *k = tile + (size_t)t * sh->d_k;
-                float lane[8] = {0}, dot = 0; /* d_k is a multiple of 8 */
-                for (uint32_t i = 0; i < sh->d_k; i += 8)
-                    for (uint32_t l = 0; l < 8; l++)
-                        lane[l] += q[i + l] * k[i + l];
-                for (uint32_t l = 0; l < 8; l++)
-                    dot += lane[l];
-                s[t0 + t] = cfg->softcap > 0 ? cfg->softcap * tanhf(dot / cfg->softcap) : dot;
-            }
-        }
-    }
+    memset(res->out, 0, j->rows * j->out_stride * sizeof(float));
     for (uint32_t r = 0; r < j->rows; r++) {
-        float *s = j->work + j->map.s + (size_t)r * sh->n_tokens;
-        double total = 0;
-        for (uint32_t t = t_begin; t < t_end; t++)
-            j->max[r] = s[t] > j->max[r] ? s[t] : j->max[r];
-        for (uint32_t t = t_begin; t < t_end; t++) {
-            s[t] = s[t] == -INFINITY ? 0 : expf(s[t] - j->max[r]);
-            total += s[t];
-        }
-        j->sum[r] = (float)total;
-    }
-    for (uint32_t t0 = t_begin; t0 < t_end; t0 += TQ_TILE) {
-        const uint32_t n = min_u32(TQ_TILE, t_end - t0);
-        tq_view_decode(j->v, j->kv_head, t0, n, NULL, tile);
-        for (uint32_t r = 0; r < j->rows; r++) {
-            const float *s = j->work + j->map.s + (size_t)r * sh->n_tokens;
-            for (uint32_t t = 0; t < n; t++)
-                for (uint32_t i = 0; i < sh->d_v; i++)
-                    j->out[r * j->out_stride + i] += s[t0 + t] * tile[(size_t)t * sh->d_v + i];
-        }
+        res->max[r] = -INFINITY;
+        res->sum[r] = 0;
     }
 }
 
 static int plan_fits(const tq_attn_plan *p, const tq_view *v)
 {
     return p && v && p->n_parts > 0 && v->n_tokens == p->priv[PRIV_N_TOKENS] &&
-           v->n_kv_heads == p->priv[PRIV_N_KV];
+           v->n_kv_heads == p->priv[PRIV_N_KV] && v->d_v <= v->packed.v->dim &&
+           shape_of(&p->cfg, v).n_forms == p->priv[PRIV_N_FORMS];
 }
 
 tq_status tq_attn_part(const tq_attn_plan *p, const tq_view *v, const float *q, size_t q_stride,
@@ -411,7 +257,7 @@ tq_status tq_attn_part(const tq_attn_plan *p, const tq_view *v, const float *q, 
     if (!plan_fits(p, v) || !q || !partials || !work || part >= p->n_parts ||
         (uintptr_t)partials % ALIGNMENT != 0 || (uintptr_t)work % ALIGNMENT != 0)
         return TQ_ERR_ARG;
-    job j = {.p = p, .v = v, .s = shape_of(&p->cfg, v), .work = work};
+    tq_attn_job j = {.cfg = &p->cfg, .v = v, .s = shape_of(&p->cfg, v), .work = work};
     if (q_stride < (size_t)p->cfg.n_q_heads * j.s.d_k)
         return TQ_ERR_ARG;
 
@@ -421,87 +267,131 @@ tq_status tq_attn_part(const tq_attn_plan *p, const tq_view *v, const float *q, 
     const uint32_t block_q = p->priv[PRIV_BLOCK_Q];
     const uint32_t unit = part / j.s.n_kv;
     j.kv_head = part % j.s.n_kv;
-    if (path != PATH_FUSED)
+    if (path != TQ_PATH_FUSED)
         j.q0 = (div_up(j.s.q_len, block_q) - 1 - unit) * block_q;
-    j.n_q = min_u32(block_q, j.s.q_len - j.q0);
+    j.n_q = tq_min_u32(block_q, j.s.q_len - j.q0);
     j.rows = j.n_q * j.s.group;
     j.map = make_work_map(path, block_q * j.s.group, &j.s);
-    j.out_stride = round_up(j.s.d_v, TQ_STRIP);
-    j.out = (float *)partials + part * slab_floats(slab_rows(p, &j.s), j.s.d_v);
-    j.max = j.out + slab_rows(p, &j.s) * j.out_stride;
-    j.sum = j.max + slab_rows(p, &j.s);
-
+    j.out_stride = tq_round_up(j.s.d_v, TQ_STRIP);
+    const size_t slab = slab_floats(slab_rows(p, &j.s), j.s.d_v);
+    float *out = (float *)partials + (size_t)part * j.s.n_forms * slab;
+    for (uint32_t f = 0; f < j.s.n_forms; f++, out += slab) {
+        tq_attn_result *res = &j.result[f];
+        res->out = out;
+        res->max = out + slab_rows(p, &j.s) * j.out_stride;
+        res->sum = res->max + slab_rows(p, &j.s);
+        reset_result(&j, res);
+    }
     gather_queries(&j, q, q_stride);
-    reset_result(&j);
-    if (path == PATH_FUSED) {
-        uint32_t t0 = (p->priv[PRIV_CHUNK0] + unit) * CHUNK;
-        run_fused(&j, t0, min_u32(t0 + CHUNK, j.s.n_tokens));
-    } else if (path == PATH_TILED) {
-        run_tiled(&j);
+    if (path == TQ_PATH_FUSED) {
+        const uint32_t t0 = (p->priv[PRIV_CHUNK0] + unit) * CHUNK;
+        tq_attn_fused(&j, t0, tq_min_u32(t0 + CHUNK, j.s.n_tokens));
+    } else if (path == TQ_PATH_TILED) {
+        tq_attn_tiled(&j);
     } else {
-        run_dequant(&j);
+        tq_attn_dequant(&j);
     }
     return TQ_OK;
 }
 
 /* ---- Phase 2 --------------------------------------------------------------------------- */
 
-/* One output row from the partial results of its splits, oldest tokens first. */
-static void merge_row(const tq_attn_plan *p, const shape *s, float *out, const float *partials,
-                      uint32_t token, uint32_t head)
+/* The results of the splits of one row, oldest tokens first. */
+typedef struct row_results {
+    const float *first; /* of the row's first split, form 0 */
+    size_t next;        /* to the next split */
+    size_t form;        /* to the other form */
+    size_t row_off, max_off, sum_off;
+    uint32_t n_splits;
+} row_results;
+
+static row_results find_results(const tq_attn_plan *p, const tq_attn_shape *s,
+                                const float *partials, uint32_t token, uint32_t head)
 {
-    const uint32_t block_q = p->priv[PRIV_BLOCK_Q], n_splits = p->priv[PRIV_N_SPLITS];
-    const uint32_t dv_pad = round_up(s->d_v, TQ_STRIP), rows = slab_rows(p, s);
-    const size_t slab = slab_floats(rows, s->d_v);
+    const uint32_t block_q = p->priv[PRIV_BLOCK_Q], rows = slab_rows(p, s);
+    const uint32_t dv_pad = tq_round_up(s->d_v, TQ_STRIP);
+    const size_t slab = slab_floats(rows, s->d_v), part = s->n_forms * slab;
     const uint32_t row = token % block_q * s->group + head % s->group;
     const uint32_t first_unit =
-        p->priv[PRIV_PATH] == PATH_FUSED ? 0 : div_up(s->q_len, block_q) - 1 - token / block_q;
-    const float *part = partials + ((size_t)first_unit * s->n_kv + head / s->group) * slab;
-    const size_t next = s->n_kv * slab, max_off = (size_t)rows * dv_pad + row;
+        p->priv[PRIV_PATH] == TQ_PATH_FUSED ? 0 : div_up(s->q_len, block_q) - 1 - token / block_q;
+    return (row_results){.first =
+                             partials + ((size_t)first_unit * s->n_kv + head / s->group) * part,
+                         .next = s->n_kv * part,
+                         .form = slab,
+                         .row_off = (size_t)row * dv_pad,
+                         .max_off = (size_t)rows * dv_pad + row,
+                         .sum_off = (size_t)rows * dv_pad + rows + row,
+                         .n_splits = p->priv[PRIV_N_SPLITS]};
+}
 
+/* out += factor * the sums of one form. */
+static void add_sums(const row_results *r, uint32_t form, float *out, uint32_t d_v, float max,
+                     float factor)
+{
+    const float *part = r->first + form * r->form;
+    for (uint32_t i = 0; i < r->n_splits; i++, part += r->next) {
+        if (part[r->max_off] == -INFINITY)
+            continue;
+        const float weight = expf(part[r->max_off] - max) * factor;
+        for (uint32_t l = 0; l < d_v; l++)
+            out[l] += part[r->row_off + l] * weight;
+    }
+}
+
+/* One output row. rotated: the sums of packed values are. */
+static void merge_row(const tq_attn_plan *p, const tq_attn_shape *s, const tq_view *v, int rotated,
+                      float *out, const float *partials, uint32_t token, uint32_t head)
+{
+    const row_results r = find_results(p, s, partials, token, head);
     float max = p->cfg.sinks ? p->cfg.sinks[head] : -INFINITY;
     float unseen = 0; /* becomes NaN if logits are, for then no maximum shows it */
-    for (uint32_t i = 0; i < n_splits; i++) {
-        float m = part[i * next + max_off];
-        unseen += m == -INFINITY ? part[i * next + max_off + rows] : 0;
-        max = m > max ? m : max;
-    }
+    for (uint32_t f = 0; f < s->n_forms; f++)
+        for (uint32_t i = 0; i < r.n_splits; i++) {
+            const float *part = r.first + f * r.form + i * r.next;
+            float m = part[r.max_off];
+            unseen += m == -INFINITY ? part[r.sum_off] : 0;
+            max = m > max ? m : max;
+        }
     for (uint32_t i = 0; i < s->d_v; i++)
         out[i] = unseen;
     if (max == -INFINITY)
         return; /* nothing is visible */
 
     float sum = p->cfg.sinks ? expf(p->cfg.sinks[head] - max) : 0;
-    for (uint32_t i = 0; i < n_splits; i++, part += next) {
-        if (part[max_off] == -INFINITY)
-            continue;
-        const float weight = expf(part[max_off] - max);
-        const float *o = part + (size_t)row * dv_pad;
-        sum += part[max_off + rows] * weight;
-        for (uint32_t l = 0; l < s->d_v; l++)
-            out[l] += o[l] * weight;
-    }
+    for (uint32_t f = 0; f < s->n_forms; f++)
+        for (uint32_t i = 0; i < r.n_splits; i++) {
+            const float *part = r.first + f * r.form + i * r.next;
+            if (part[r.max_off] != -INFINITY)
+                sum += part[r.sum_off] * expf(part[r.max_off] - max);
+        }
     const float inverse = 1 / sum;
+    add_sums(&r, TQ_FORM_PACKED, out, s->d_v, max, 1);
     for (uint32_t i = 0; i < s->d_v; i++)
         out[i] *= inverse;
+    if (rotated)
+        v->kernels->codec->unrotate(out, s->d_v);
+    if (s->n_forms == 2)
+        add_sums(&r, TQ_FORM_F16, out, s->d_v, max, inverse);
 }
 
 tq_status tq_attn_merge(const tq_attn_plan *p, const tq_view *v, float *out, size_t out_stride,
                         const void *partials, void *work, uint32_t row, uint32_t n)
 {
-    (void)work; /* the sums and the rotation are done in the output row */
     if (!plan_fits(p, v) || !out || !partials || (uintptr_t)partials % ALIGNMENT != 0 ||
-        row > p->n_rows || n > p->n_rows - row ||
-        out_stride < (size_t)p->cfg.n_q_heads * v->v_codec->dim)
+        row > p->n_rows || n > p->n_rows - row || out_stride < (size_t)p->cfg.n_q_heads * v->d_v)
         return TQ_ERR_ARG;
-    const shape s = shape_of(&p->cfg, v);
-    const int rotated = p->priv[PRIV_PATH] != PATH_DEQUANT && v->v_codec->rotated;
+    const tq_attn_shape s = shape_of(&p->cfg, v);
+    const int rotated = p->priv[PRIV_PATH] != TQ_PATH_DEQUANT && v->packed.v->rotated;
+    if (s.d_v != s.d_out && (!work || (uintptr_t)work % ALIGNMENT != 0))
+        return TQ_ERR_ARG;
     for (uint32_t i = row; i < row + n; i++) {
         const uint32_t token = i / p->cfg.n_q_heads, head = i % p->cfg.n_q_heads;
-        float *dst = out + token * out_stride + (size_t)head * s.d_v;
-        merge_row(p, &s, dst, partials, token, head);
-        if (rotated)
-            v->kernels->codec->unrotate(dst, s.d_v);
+        float *dst = out + token * out_stride + (size_t)head * s.d_out;
+        /* A longer row than the output's is finished in the scratch. */
+        float *sum = s.d_v == s.d_out ? dst : work;
+        merge_row(p, &s, v, rotated, sum, partials, token, head);
+        if (sum != dst)
+            memcpy(dst, sum, s.d_out * sizeof *dst);
     }
     return TQ_OK;
 }

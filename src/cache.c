@@ -1,277 +1,80 @@
 /* SPDX-License-Identifier: MIT */
-/* cache.c — the paged store of packed keys and values.
+/* cache.c — sequences: open, fork, close, the three-step append, truncate.
  *
- * Owns the pages, which sequence holds which, and the three-step append. One page number stands
- * for 64 tokens in every layer. A page of a sequence is full or its last.
+ * Owns the pages, which sequence holds which, and their reference counts.
  *
- * The one hard idea: nothing is touched before it is used, so that a cache may be configured for
- * far more tokens than there is memory. Free lists therefore start empty, with a mark below which
- * entries have been used at least once; entries above the mark have never been written.
- *
- * The memory of a cache, each part 64-byte aligned:
- *   tq_cache | layers [n_layers] | seqs [max_seqs] | page_link [n_pages] |
- *   tables [max_seqs][n_pages] | arena of layer 0 | arena of layer 1 ...
- * A page table has room for all pages, because a view may hold it while other tables grow; the
- * unused part of it costs address space only.
+ * The one hard idea: a row is written once. Only two things ever write into a page: an append into
+ * the last, partial page of its sequence, and nothing else; so sharing pages is safe as long as a
+ * shared partial page is copied before the append. Nothing is touched before it is used, so that a
+ * cache may be configured for far more tokens than there is memory: free lists start empty, with a
+ * mark below which entries have been used at least once.
  */
-#include "cache.h"
-#include "checked.h"
+#include "cache_priv.h"
 
-#include <stdlib.h>
+#include <string.h>
 
-#define NO_INDEX  UINT32_MAX
-#define ALIGNMENT 64u
-
-#define MAX_LAYERS   1024u
-#define MAX_PAGES    (1u << 24)
-#define MAX_SEQS     65536u
-#define MAX_KV_HEADS 1024u
-
-typedef struct layer_state {
-    tq_codec k, v;
-    tq_encode_fn *encode_k, *encode_v;
-    uint32_t n_kv_heads;
-    tq_attn_mode attn;
-    size_t page_bytes;
-    uint8_t *pages;
-} layer_state;
-
-typedef struct seq_state {
-    uint32_t n_tokens;   /* committed */
-    uint32_t n_pending;  /* between begin and commit */
-    uint32_t n_pages;    /* entries of the page table in use */
-    uint32_t next_free;  /* of a closed slot: the next one */
-    uint16_t generation; /* upper half of the handle, so that a stale handle is noticed */
-    uint8_t is_open;
-    uint8_t is_appending;
-} seq_state;
-
-struct tq_cache {
-    layer_state *layers;
-    seq_state *seqs;
-    /* Of a used page its number of owners; of a free one the next free page. */
-    uint32_t *page_link;
-    uint32_t *tables;
-    const tq_kernels *kernels;
-    uint32_t n_layers, n_pages, max_seqs;
-    uint32_t pages_mark, free_page, n_pages_used;
-    uint32_t seqs_mark, free_seq, n_open;
-    uint64_t n_tokens;
-    size_t bytes_per_token, page_bytes;
-    tq_allocator allocator; /* of a created cache */
-    void *block;            /* what the allocator returned, or NULL */
-};
-
-/* ---- Layout ---------------------------------------------------------------------------- */
-
-typedef struct layout {
-    size_t layers_off, seqs_off, link_off, tables_off, arenas_off;
-    size_t total; /* with the slack that aligning the start may take */
-} layout;
-
-static tq_status layer_init(layer_state *s, const tq_layer *l, uint32_t isa_mask)
-{
-    const tq_scheme *scheme = &l->scheme;
-    if (l->n_kv_heads == 0 || l->n_kv_heads > MAX_KV_HEADS)
-        return TQ_ERR_ARG;
-    if (l->scheme.attn != TQ_ATTN_FUSED && l->scheme.attn != TQ_ATTN_DEQUANT)
-        return TQ_ERR_ARG;
-    /* Options that ask for rows of another format, or for a change of the keys. */
-    if (scheme->skip || scheme->sink || scheme->tail || scheme->start || scheme->kmean[0] ||
-        scheme->layers[0])
-        return TQ_ERR_SCHEME;
-    tq_status st = tq_scheme_codec(scheme, 0, l->d_k, isa_mask, &s->k);
-    if (st == TQ_OK)
-        st = tq_scheme_codec(scheme, 1, l->d_v, isa_mask, &s->v);
-    if (st != TQ_OK)
-        return st;
-    s->encode_k = s->k.kernels->codec->encode[tq_kfmt(s->k.format)];
-    s->encode_v = s->v.kernels->codec->encode[tq_kfmt(s->v.format)];
-    s->n_kv_heads = l->n_kv_heads;
-    s->attn = l->scheme.attn;
-    s->page_bytes = l->n_kv_heads * tq_page_head_bytes(&s->k, &s->v);
-    s->pages = NULL;
-    return TQ_OK;
-}
-
-/* off := where a part of n elements starts, *end := one past it, aligned. */
-static int place(size_t *off, size_t *end, size_t n, size_t elem_bytes)
-{
-    size_t bytes;
-    *off = *end;
-    return tq_size_mul(&bytes, n, elem_bytes) || tq_size_add(end, *end, bytes) ||
-           tq_size_align(end, *end, ALIGNMENT);
-}
-
-static tq_status make_layout(layout *lay, const tq_cache_config *cfg)
-{
-    if (!cfg || !cfg->layers || cfg->n_layers == 0 || cfg->n_layers > MAX_LAYERS ||
-        cfg->n_pages == 0 || cfg->n_pages > MAX_PAGES || cfg->max_seqs == 0 ||
-        cfg->max_seqs > MAX_SEQS)
-        return TQ_ERR_ARG;
-
-    size_t end = 0, self, table_entries, arena;
-    int bad = place(&self, &end, 1, sizeof(tq_cache)) |
-              place(&lay->layers_off, &end, cfg->n_layers, sizeof(layer_state)) |
-              place(&lay->seqs_off, &end, cfg->max_seqs, sizeof(seq_state)) |
-              place(&lay->link_off, &end, cfg->n_pages, sizeof(uint32_t)) |
-              tq_size_mul(&table_entries, cfg->max_seqs, cfg->n_pages) |
-              place(&lay->tables_off, &end, table_entries, sizeof(uint32_t));
-    lay->arenas_off = end;
-    for (uint32_t i = 0; i < cfg->n_layers; i++) {
-        layer_state s;
-        tq_status st = layer_init(&s, &cfg->layers[i], cfg->isa_mask);
-        if (st != TQ_OK)
-            return st;
-        bad |= place(&arena, &end, cfg->n_pages, s.page_bytes);
-    }
-    bad |= tq_size_add(&lay->total, end, ALIGNMENT - 1);
-    /* Pointer differences must fit too. */
-    return bad || lay->total > PTRDIFF_MAX ? TQ_ERR_OVERFLOW : TQ_OK;
-}
-
-tq_status tq_cache_bytes(const tq_cache_config *cfg, size_t *bytes)
-{
-    layout lay;
-    if (!bytes)
-        return TQ_ERR_ARG;
-    tq_status st = make_layout(&lay, cfg);
-    if (st == TQ_OK)
-        *bytes = lay.total;
-    return st;
-}
-
-tq_status tq_cache_init(tq_cache **out, const tq_cache_config *cfg, void *mem, size_t mem_bytes)
-{
-    layout lay;
-    if (!out || !mem)
-        return TQ_ERR_ARG;
-    tq_status st = make_layout(&lay, cfg);
-    if (st != TQ_OK)
-        return st;
-    if (mem_bytes < lay.total)
-        return TQ_ERR_SIZE;
-
-    uint8_t *base = (uint8_t *)mem + (ALIGNMENT - (uintptr_t)mem % ALIGNMENT) % ALIGNMENT;
-    tq_cache *c = (tq_cache *)(void *)base;
-    *c = (tq_cache){.layers = (layer_state *)(void *)(base + lay.layers_off),
-                    .seqs = (seq_state *)(void *)(base + lay.seqs_off),
-                    .page_link = (uint32_t *)(void *)(base + lay.link_off),
-                    .tables = (uint32_t *)(void *)(base + lay.tables_off),
-                    .kernels = tq_kernels_get(cfg->isa_mask),
-                    .n_layers = cfg->n_layers,
-                    .n_pages = cfg->n_pages,
-                    .max_seqs = cfg->max_seqs,
-                    .free_page = NO_INDEX,
-                    .free_seq = NO_INDEX};
-    uint8_t *arena = base + lay.arenas_off;
-    for (uint32_t i = 0; i < cfg->n_layers; i++) {
-        layer_state *s = &c->layers[i];
-        st = layer_init(s, &cfg->layers[i], cfg->isa_mask);
-        if (st != TQ_OK)
-            return st; /* make_layout did the same without an error */
-        s->pages = arena;
-        arena += cfg->n_pages * s->page_bytes;
-        c->page_bytes += s->page_bytes;
-        c->bytes_per_token += s->page_bytes / TQ_PAGE_TOKENS;
-    }
-    *out = c;
-    return TQ_OK;
-}
-
-static void *libc_alloc(void *ctx, size_t bytes)
-{
-    (void)ctx;
-    return malloc(bytes);
-}
-
-static void libc_free(void *ctx, void *p)
-{
-    (void)ctx;
-    free(p);
-}
-
-tq_status tq_cache_create(tq_cache **out, const tq_cache_config *cfg, const tq_allocator *a)
-{
-    const tq_allocator libc = {libc_alloc, libc_free, NULL};
-    size_t bytes;
-    if (!out || (a && (!a->alloc || !a->free)))
-        return TQ_ERR_ARG;
-    if (!a)
-        a = &libc;
-    tq_status st = tq_cache_bytes(cfg, &bytes);
-    if (st != TQ_OK)
-        return st;
-    void *block = a->alloc(a->ctx, bytes);
-    if (!block)
-        return TQ_ERR_NOMEM;
-    tq_cache *c;
-    st = tq_cache_init(&c, cfg, block, bytes);
-    if (st != TQ_OK) {
-        a->free(a->ctx, block);
-        return st;
-    }
-    c->allocator = *a;
-    c->block = block;
-    *out = c;
-    return TQ_OK;
-}
-
-void tq_cache_destroy(tq_cache *c)
-{
-    if (c && c->block) {
-        tq_allocator a = c->allocator; /* lives in the block itself */
-        a.free(a.ctx, c->block);
-    }
-}
+/* Floats of keys that are freed of their mean at once, on the stack. */
+#define CENTRED_FLOATS 4096u
 
 /* ---- Pages and sequences --------------------------------------------------------------- */
 
-static uint32_t *table_of(const tq_cache *c, uint32_t slot)
+uint32_t tq_page_take(tq_kind *k)
 {
-    return c->tables + (size_t)slot * c->n_pages;
-}
-
-static uint32_t page_take(tq_cache *c)
-{
-    uint32_t p = c->free_page;
-    if (p != NO_INDEX)
-        c->free_page = c->page_link[p];
+    uint32_t p = k->free_page;
+    if (p != TQ_NO_INDEX)
+        k->free_page = k->page_link[p];
     else
-        p = c->pages_mark++;
-    c->page_link[p] = 1;
-    c->n_pages_used++;
+        p = k->mark++;
+    k->page_link[p] = 1;
+    k->n_used++;
     return p;
 }
 
-static void page_release(tq_cache *c, uint32_t p)
+void tq_page_release(tq_kind *k, uint32_t p)
 {
-    if (--c->page_link[p] > 0)
+    if (--k->page_link[p] > 0)
         return;
-    c->page_link[p] = c->free_page;
-    c->free_page = p;
-    c->n_pages_used--;
+    k->page_link[p] = k->free_page;
+    k->free_page = p;
+    k->n_used--;
 }
 
-static uint32_t pages_for(uint64_t n_tokens)
+/* Give back the pages from number n on, last first, so that they are taken again in order. */
+static void pages_trim(tq_cache *c, uint32_t kind, uint32_t slot, uint32_t n)
 {
-    return (uint32_t)((n_tokens + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS);
+    tq_held *h = tq_held_of(c, kind, slot);
+    const uint32_t *table = tq_table(c, kind, slot);
+    for (; h->end > n; h->end--)
+        if (tq_is_held(h, h->end - 1))
+            tq_page_release(&c->kinds[kind], table[h->end - 1]);
+    if (n == 0)
+        h->head = h->first = 0;
 }
 
-/* Give back all pages beyond the first n, last first, so that they are taken again in order. */
-static void pages_trim(tq_cache *c, uint32_t slot, uint32_t n)
+/* Give back the pages that no query from position `query` on reads. */
+static void pages_drop_old(tq_cache *c, uint32_t kind, uint32_t slot, uint32_t query)
 {
-    seq_state *s = &c->seqs[slot];
-    while (s->n_pages > n)
-        page_release(c, table_of(c, slot)[--s->n_pages]);
+    tq_held *h = tq_held_of(c, kind, slot);
+    const uint32_t *table = tq_table(c, kind, slot);
+    tq_held left = tq_keep_from(&c->kinds[kind].keep, h->end, query);
+    if (left.first <= left.head)
+        return;
+    /* A truncated sequence may have dropped more than this before. */
+    const int dropped = h->first > h->head;
+    left.first = left.first < h->first ? h->first : left.first;
+    left.head = dropped && h->head < left.head ? h->head : left.head;
+    for (uint32_t p = left.head; dropped && p < h->head; p++)
+        tq_page_release(&c->kinds[kind], table[p]);
+    for (uint32_t p = dropped ? h->first : left.head; p < left.first; p++)
+        tq_page_release(&c->kinds[kind], table[p]);
+    *h = left;
 }
 
-/* The slot of an open sequence, or NO_INDEX. */
-static uint32_t slot_of(const tq_cache *c, uint32_t seq)
+uint32_t tq_seq_slot(const tq_cache *c, uint32_t seq)
 {
     uint32_t slot = seq & 0xffffu;
     if (slot >= c->seqs_mark || !c->seqs[slot].is_open || c->seqs[slot].generation != seq >> 16)
-        return NO_INDEX;
+        return TQ_NO_INDEX;
     return slot;
 }
 
@@ -281,7 +84,7 @@ tq_status tq_cache_seq_open(tq_cache *c, uint32_t *seq)
         return TQ_ERR_ARG;
     uint32_t slot = c->free_seq;
     uint16_t generation = 0;
-    if (slot != NO_INDEX) {
+    if (slot != TQ_NO_INDEX) {
         c->free_seq = c->seqs[slot].next_free;
         generation = (uint16_t)(c->seqs[slot].generation + 1);
     } else if (c->seqs_mark < c->max_seqs) {
@@ -289,9 +92,54 @@ tq_status tq_cache_seq_open(tq_cache *c, uint32_t *seq)
     } else {
         return TQ_ERR_FULL;
     }
-    c->seqs[slot] = (seq_state){.generation = generation, .is_open = 1};
+    c->seqs[slot] = (tq_seq){.generation = generation, .is_open = 1};
+    for (uint32_t k = 0; k < c->n_kinds; k++)
+        *tq_held_of(c, k, slot) = (tq_held){0};
     c->n_open++;
     *seq = slot | (uint32_t)generation << 16;
+    return TQ_OK;
+}
+
+static uint32_t min_query(const tq_cache *c, uint32_t slot)
+{
+    uint32_t min = 0;
+    for (uint32_t k = 0; k < c->n_kinds; k++) {
+        const uint32_t m = tq_held_min_query(&c->kinds[k].keep, tq_held_of(c, k, slot));
+        min = m > min ? m : min;
+    }
+    return min;
+}
+
+tq_status tq_cache_seq_fork(tq_cache *c, uint32_t seq, uint32_t n_tokens, uint32_t *out)
+{
+    if (!c || !out)
+        return TQ_ERR_ARG;
+    const uint32_t from = tq_seq_slot(c, seq);
+    if (from == TQ_NO_INDEX || c->seqs[from].is_appending)
+        return TQ_ERR_STATE;
+    if (n_tokens > c->seqs[from].n_tokens)
+        return TQ_ERR_ARG;
+    if (n_tokens > 0 && n_tokens < min_query(c, from))
+        return TQ_ERR_STATE;
+    tq_status st = tq_cache_seq_open(c, out);
+    if (st != TQ_OK || n_tokens == 0)
+        return st;
+    const uint32_t to = tq_seq_slot(c, *out);
+    c->seqs[to].n_tokens = n_tokens;
+    c->n_tokens += n_tokens;
+    for (uint32_t k = 0; k < c->n_kinds; k++) {
+        tq_kind *kind = &c->kinds[k];
+        const uint32_t *src = tq_table(c, k, from);
+        uint32_t *dst = tq_table(c, k, to);
+        tq_held h = *tq_held_of(c, k, from);
+        h.end = tq_pages_for(tq_kind_rows(&kind->keep, n_tokens));
+        for (uint32_t p = 0; p < h.end; p++)
+            if (tq_is_held(&h, p)) {
+                dst[p] = src[p];
+                kind->page_link[src[p]]++;
+            }
+        *tq_held_of(c, k, to) = h;
+    }
     return TQ_OK;
 }
 
@@ -299,11 +147,12 @@ tq_status tq_cache_seq_close(tq_cache *c, uint32_t seq)
 {
     if (!c)
         return TQ_ERR_ARG;
-    uint32_t slot = slot_of(c, seq);
-    if (slot == NO_INDEX)
+    uint32_t slot = tq_seq_slot(c, seq);
+    if (slot == TQ_NO_INDEX)
         return TQ_ERR_STATE;
-    seq_state *s = &c->seqs[slot];
-    pages_trim(c, slot, 0);
+    tq_seq *s = &c->seqs[slot];
+    for (uint32_t k = 0; k < c->n_kinds; k++)
+        pages_trim(c, k, slot, 0);
     c->n_tokens -= s->n_tokens;
     c->n_open--;
     s->is_open = 0;
@@ -314,20 +163,63 @@ tq_status tq_cache_seq_close(tq_cache *c, uint32_t seq)
 
 /* ---- Append ---------------------------------------------------------------------------- */
 
+/* The page that an append to n rows of `rows` to come writes into although others own it too, or
+ * TQ_NO_INDEX. */
+static uint32_t shared_tail(const tq_cache *c, uint32_t kind, uint32_t slot, uint32_t n,
+                            uint32_t rows)
+{
+    const uint32_t page = n / TQ_PAGE_TOKENS;
+    if (n % TQ_PAGE_TOKENS == 0 || rows <= n ||
+        c->kinds[kind].page_link[tq_table(c, kind, slot)[page]] == 1)
+        return TQ_NO_INDEX;
+    return page;
+}
+
+/* A page of its own for this sequence, with the rows of the shared one. */
+static void page_unshare(tq_cache *c, uint32_t kind, uint32_t slot, uint32_t page)
+{
+    uint32_t *entry = &tq_table(c, kind, slot)[page];
+    const uint32_t old = *entry, own = tq_page_take(&c->kinds[kind]);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        for (int f = 0; f < 2; f++) {
+            const tq_form_state *form = &c->layers[i].form[f];
+            if (form->kind == kind)
+                memcpy(form->pages + own * form->page_bytes, form->pages + old * form->page_bytes,
+                       form->page_bytes);
+        }
+    tq_page_release(&c->kinds[kind], old);
+    *entry = own;
+}
+
 tq_status tq_cache_append_begin(tq_cache *c, uint32_t seq, uint32_t n_tokens)
 {
-    if (!c || n_tokens == 0)
+    if (!c || n_tokens == 0 || (c->max_append > 0 && n_tokens > c->max_append))
         return TQ_ERR_ARG;
-    uint32_t slot = slot_of(c, seq);
-    if (slot == NO_INDEX || c->seqs[slot].is_appending)
+    uint32_t slot = tq_seq_slot(c, seq);
+    if (slot == TQ_NO_INDEX || c->seqs[slot].is_appending)
         return TQ_ERR_STATE;
-    seq_state *s = &c->seqs[slot];
-    uint64_t total = (uint64_t)s->n_tokens + n_tokens;
-    if (total > (uint64_t)c->n_pages * TQ_PAGE_TOKENS ||
-        pages_for(total) - s->n_pages > c->n_pages - c->n_pages_used)
+    tq_seq *s = &c->seqs[slot];
+    const uint64_t total = (uint64_t)s->n_tokens + n_tokens;
+    if (total > (uint64_t)c->n_pages * TQ_PAGE_TOKENS)
         return TQ_ERR_FULL;
-    while (s->n_pages < pages_for(total))
-        table_of(c, slot)[s->n_pages++] = page_take(c);
+    for (uint32_t k = 0; k < c->n_kinds; k++) {
+        const tq_kind *kind = &c->kinds[k];
+        const uint32_t rows = tq_kind_rows(&kind->keep, (uint32_t)total);
+        const uint32_t more = tq_pages_for(rows) - tq_held_of(c, k, slot)->end;
+        const uint32_t copies = shared_tail(c, k, slot, s->n_tokens, rows) != TQ_NO_INDEX;
+        if (more + copies > kind->n_pages - kind->n_used)
+            return TQ_ERR_FULL;
+    }
+    for (uint32_t k = 0; k < c->n_kinds; k++) {
+        tq_kind *kind = &c->kinds[k];
+        tq_held *h = tq_held_of(c, k, slot);
+        const uint32_t rows = tq_kind_rows(&kind->keep, (uint32_t)total);
+        const uint32_t shared = shared_tail(c, k, slot, s->n_tokens, rows);
+        if (shared != TQ_NO_INDEX)
+            page_unshare(c, k, slot, shared);
+        while (h->end < tq_pages_for(rows))
+            tq_table(c, k, slot)[h->end++] = tq_page_take(kind);
+    }
     s->n_pending = n_tokens;
     s->is_appending = 1;
     return TQ_OK;
@@ -340,14 +232,58 @@ static uint64_t part_start(uint64_t units, uint32_t part, uint32_t n_parts)
     return units / n_parts * part + (part < extra ? part : extra);
 }
 
-/* One side of one KV head, within one page. */
-static tq_status encode_run(const tq_codec *codec, tq_encode_fn *encode, uint8_t *side,
-                            uint32_t slot, const float *src, size_t stride, uint32_t n)
+/* Rows [lo, hi) of the new tokens of one KV head, within one page. */
+typedef struct run {
+    uint32_t page_idx, head, lo, hi;
+    const float *k, *v; /* row lo */
+    size_t k_stride, v_stride;
+} run;
+
+/* Both sides of a run, as far as this form keeps it. k and k_stride may differ from the run's. */
+static void encode_form(const tq_cache *c, const tq_form_state *form, uint32_t slot, const run *r,
+                        uint32_t lo, uint32_t hi, const float *k, size_t k_stride)
 {
-    const tq_codec_kernels *kern = codec->kernels->codec;
-    if (kern->first_nonfinite(src, stride, codec->dim, n) < n)
+    if (form->kind == TQ_NO_INDEX)
+        return;
+    const uint32_t rows = tq_kind_rows(&c->kinds[form->kind].keep, hi);
+    const uint32_t first = lo % TQ_PAGE_TOKENS;
+    if (rows <= lo)
+        return;
+    uint8_t *side = form->pages + tq_table(c, form->kind, slot)[r->page_idx] * form->page_bytes +
+                    r->head * tq_page_head_bytes(&form->k, tq_form_v(form));
+    form->encode_k(&form->k, tq_page_planes(&form->k, side, first), k, k_stride, rows - lo);
+    if (form->v_in_k)
+        return;
+    side += TQ_PAGE_TOKENS * form->k.block_bytes;
+    form->encode_v(&form->v, tq_page_planes(&form->v, side, first),
+                   r->v + (lo - r->lo) * r->v_stride, r->v_stride, rows - lo);
+}
+
+static tq_status encode_run(const tq_cache *c, const tq_layer_state *l, uint32_t slot, const run *r)
+{
+    const tq_codec_kernels *kern = c->kernels->codec;
+    const uint32_t n = r->hi - r->lo, d = l->form[0].k.dim;
+    if (kern->first_nonfinite(r->k, r->k_stride, d, n) < n ||
+        (r->v && kern->first_nonfinite(r->v, r->v_stride, l->d_v, n) < n))
         return TQ_ERR_NONFINITE;
-    encode(codec, tq_page_planes(codec, side, slot), src, stride, n);
+    if (!l->k_mean) {
+        for (int f = 0; f < 2; f++)
+            encode_form(c, &l->form[f], slot, r, r->lo, r->hi, r->k, r->k_stride);
+        return TQ_OK;
+    }
+    float centred[CENTRED_FLOATS];
+    const float *mean = l->k_mean + (size_t)r->head * d;
+    const uint32_t step = CENTRED_FLOATS / d;
+    for (uint32_t lo = r->lo; lo < r->hi; lo += step) {
+        const uint32_t m = r->hi - lo < step ? r->hi - lo : step;
+        for (uint32_t t = 0; t < m; t++)
+            for (uint32_t i = 0; i < d; i++)
+                centred[t * d + i] = r->k[(lo - r->lo + t) * r->k_stride + i] - mean[i];
+        if (kern->first_nonfinite(centred, d, d, m) < m)
+            return TQ_ERR_NONFINITE; /* the difference left f32 */
+        for (int f = 0; f < 2; f++)
+            encode_form(c, &l->form[f], slot, r, lo, lo + m, centred, d);
+    }
     return TQ_OK;
 }
 
@@ -355,55 +291,71 @@ tq_status tq_cache_append_rows(tq_cache *c, uint32_t seq, uint32_t layer, const 
                                size_t k_stride, const float *v, size_t v_stride, uint32_t part,
                                uint32_t n_parts)
 {
-    if (!c || !k || !v || layer >= c->n_layers || n_parts == 0 || part >= n_parts)
+    if (!c || !k || layer >= c->n_layers || n_parts == 0 || part >= n_parts)
         return TQ_ERR_ARG;
-    const layer_state *l = &c->layers[layer];
-    if (k_stride < (size_t)l->n_kv_heads * l->k.dim || v_stride < (size_t)l->n_kv_heads * l->v.dim)
+    const tq_layer_state *l = &c->layers[layer];
+    if (l->stored_by != layer || (v == NULL) != l->form[0].v_in_k)
         return TQ_ERR_ARG;
-    uint32_t slot = slot_of(c, seq);
-    if (slot == NO_INDEX || !c->seqs[slot].is_appending)
+    const uint32_t d_k = l->form[0].k.dim, d_v = l->d_v;
+    if (k_stride < (size_t)l->n_kv_heads * d_k || (v && v_stride < (size_t)l->n_kv_heads * d_v))
+        return TQ_ERR_ARG;
+    uint32_t slot = tq_seq_slot(c, seq);
+    if (slot == TQ_NO_INDEX || !c->seqs[slot].is_appending || c->seqs[slot].is_importing)
         return TQ_ERR_STATE;
 
     /* A unit of work is one KV head of one page: writers of different parts share no byte, and the
      * encoder gets runs as long as the page allows. */
-    const seq_state *s = &c->seqs[slot];
+    const tq_seq *s = &c->seqs[slot];
     const uint32_t first = s->n_tokens, end = s->n_tokens + s->n_pending;
     const uint32_t first_page = first / TQ_PAGE_TOKENS;
-    const uint64_t units = (uint64_t)(s->n_pages - first_page) * l->n_kv_heads;
+    const uint64_t units = (uint64_t)(tq_pages_for(end) - first_page) * l->n_kv_heads;
     const uint64_t stop = part + 1 == n_parts ? units : part_start(units, part + 1, n_parts);
     for (uint64_t u = part_start(units, part, n_parts); u < stop; u++) {
-        uint32_t page_idx = first_page + (uint32_t)(u / l->n_kv_heads);
-        uint32_t head = (uint32_t)(u % l->n_kv_heads);
-        uint32_t lo = page_idx * TQ_PAGE_TOKENS, hi = lo + TQ_PAGE_TOKENS;
-        lo = lo < first ? first : lo;
-        hi = hi > end ? end : hi;
-        uint8_t *side = l->pages + table_of(c, slot)[page_idx] * l->page_bytes +
-                        head * tq_page_head_bytes(&l->k, &l->v);
-        size_t row = lo - first;
-        tq_status st = encode_run(&l->k, l->encode_k, side, lo % TQ_PAGE_TOKENS,
-                                  k + row * k_stride + (size_t)head * l->k.dim, k_stride, hi - lo);
-        if (st == TQ_OK)
-            st = encode_run(&l->v, l->encode_v, side + TQ_PAGE_TOKENS * l->k.block_bytes,
-                            lo % TQ_PAGE_TOKENS, v + row * v_stride + (size_t)head * l->v.dim,
-                            v_stride, hi - lo);
+        run r = {.page_idx = first_page + (uint32_t)(u / l->n_kv_heads),
+                 .head = (uint32_t)(u % l->n_kv_heads),
+                 .k_stride = k_stride,
+                 .v_stride = v_stride};
+        r.lo = r.page_idx * TQ_PAGE_TOKENS;
+        r.hi = r.lo + TQ_PAGE_TOKENS;
+        r.lo = r.lo < first ? first : r.lo;
+        r.hi = r.hi > end ? end : r.hi;
+        const size_t row = r.lo - first;
+        r.k = k + row * k_stride + (size_t)r.head * d_k;
+        r.v = v ? v + row * v_stride + (size_t)r.head * d_v : NULL;
+        tq_status st = encode_run(c, l, slot, &r);
         if (st != TQ_OK)
             return st;
     }
     return TQ_OK;
 }
 
+/* The slot of a sequence between begin and commit or abort, or TQ_NO_INDEX. */
+static uint32_t appending_slot(const tq_cache *c, uint32_t seq)
+{
+    const uint32_t slot = tq_seq_slot(c, seq);
+    return slot != TQ_NO_INDEX && c->seqs[slot].is_appending ? slot : TQ_NO_INDEX;
+}
+
 tq_status tq_cache_append_commit(tq_cache *c, uint32_t seq)
 {
     if (!c)
         return TQ_ERR_ARG;
-    uint32_t slot = slot_of(c, seq);
-    if (slot == NO_INDEX || !c->seqs[slot].is_appending)
+    const uint32_t slot = appending_slot(c, seq);
+    if (slot == TQ_NO_INDEX)
         return TQ_ERR_STATE;
-    seq_state *s = &c->seqs[slot];
+    tq_seq *s = &c->seqs[slot];
+    if (s->is_importing) {
+        tq_page_ref next = s->imported;
+        if (tq_cache_page_next(c, seq, &next) != TQ_OK || next.bytes > 0)
+            return TQ_ERR_STATE;
+    }
     s->n_tokens += s->n_pending;
     c->n_tokens += s->n_pending;
     s->n_pending = 0;
-    s->is_appending = 0;
+    s->is_appending = s->is_importing = 0;
+    const uint32_t last = s->n_tokens - 1;
+    for (uint32_t k = 0; last > c->rollback && k < c->n_kinds; k++)
+        pages_drop_old(c, k, slot, last - c->rollback);
     return TQ_OK;
 }
 
@@ -411,27 +363,28 @@ tq_status tq_cache_append_abort(tq_cache *c, uint32_t seq)
 {
     if (!c)
         return TQ_ERR_ARG;
-    uint32_t slot = slot_of(c, seq);
-    if (slot == NO_INDEX || !c->seqs[slot].is_appending)
+    const uint32_t slot = appending_slot(c, seq);
+    if (slot == TQ_NO_INDEX)
         return TQ_ERR_STATE;
-    seq_state *s = &c->seqs[slot];
+    tq_seq *s = &c->seqs[slot];
     s->n_pending = 0;
-    s->is_appending = 0;
-    pages_trim(c, slot, pages_for(s->n_tokens));
+    s->is_appending = s->is_importing = 0;
+    for (uint32_t k = 0; k < c->n_kinds; k++)
+        pages_trim(c, k, slot, tq_pages_for(tq_kind_rows(&c->kinds[k].keep, s->n_tokens)));
     return TQ_OK;
 }
 
 tq_status tq_cache_append(tq_cache *c, uint32_t seq, const float *k, const float *v,
                           uint32_t n_tokens)
 {
-    if (!c || !k || !v || c->n_layers != 1)
+    if (!c || !k || c->n_layers != 1)
         return TQ_ERR_ARG;
-    const layer_state *l = &c->layers[0];
+    const tq_layer_state *l = &c->layers[0];
     tq_status st = tq_cache_append_begin(c, seq, n_tokens);
     if (st != TQ_OK)
         return st;
-    st = tq_cache_append_rows(c, seq, 0, k, (size_t)l->n_kv_heads * l->k.dim, v,
-                              (size_t)l->n_kv_heads * l->v.dim, 0, 1);
+    st = tq_cache_append_rows(c, seq, 0, k, (size_t)l->n_kv_heads * l->form[0].k.dim, v,
+                              (size_t)l->n_kv_heads * l->d_v, 0, 1);
     if (st != TQ_OK) {
         tq_cache_append_abort(c, seq);
         return st;
@@ -439,88 +392,34 @@ tq_status tq_cache_append(tq_cache *c, uint32_t seq, const float *k, const float
     return tq_cache_append_commit(c, seq);
 }
 
+/* ---- Truncate -------------------------------------------------------------------------- */
+
+tq_status tq_cache_min_truncate(const tq_cache *c, uint32_t seq, uint32_t *n_tokens)
+{
+    if (!c || !n_tokens)
+        return TQ_ERR_ARG;
+    const uint32_t slot = tq_seq_slot(c, seq);
+    if (slot == TQ_NO_INDEX)
+        return TQ_ERR_STATE;
+    *n_tokens = min_query(c, slot);
+    return TQ_OK;
+}
+
 tq_status tq_cache_truncate(tq_cache *c, uint32_t seq, uint32_t n_tokens)
 {
     if (!c)
         return TQ_ERR_ARG;
-    uint32_t slot = slot_of(c, seq);
-    if (slot == NO_INDEX || c->seqs[slot].is_appending)
+    uint32_t slot = tq_seq_slot(c, seq);
+    if (slot == TQ_NO_INDEX || c->seqs[slot].is_appending)
         return TQ_ERR_STATE;
-    seq_state *s = &c->seqs[slot];
+    tq_seq *s = &c->seqs[slot];
     if (n_tokens > s->n_tokens)
         return TQ_ERR_ARG;
+    if (n_tokens > 0 && n_tokens < min_query(c, slot))
+        return TQ_ERR_STATE;
     c->n_tokens -= s->n_tokens - n_tokens;
     s->n_tokens = n_tokens;
-    pages_trim(c, slot, pages_for(n_tokens));
-    return TQ_OK;
-}
-
-/* ---- Reading --------------------------------------------------------------------------- */
-
-tq_status tq_cache_len(const tq_cache *c, uint32_t seq, uint32_t *n_tokens)
-{
-    if (!c || !n_tokens)
-        return TQ_ERR_ARG;
-    uint32_t slot = slot_of(c, seq);
-    if (slot == NO_INDEX)
-        return TQ_ERR_STATE;
-    *n_tokens = c->seqs[slot].n_tokens;
-    return TQ_OK;
-}
-
-tq_status tq_cache_get_stats(const tq_cache *c, tq_cache_stats *out)
-{
-    if (!c || !out)
-        return TQ_ERR_ARG;
-    *out = (tq_cache_stats){.n_pages = c->n_pages,
-                            .n_pages_used = c->n_pages_used,
-                            .n_seqs = c->n_open,
-                            .n_tokens = c->n_tokens,
-                            .bytes_per_token = c->bytes_per_token,
-                            .page_bytes = c->page_bytes,
-                            .used_bytes = (size_t)c->n_tokens * c->bytes_per_token};
-    return TQ_OK;
-}
-
-tq_status tq_cache_view(const tq_cache *c, uint32_t seq, uint32_t layer, tq_view *out)
-{
-    if (!c || !out || layer >= c->n_layers)
-        return TQ_ERR_ARG;
-    uint32_t slot = slot_of(c, seq);
-    if (slot == NO_INDEX)
-        return TQ_ERR_STATE;
-    const layer_state *l = &c->layers[layer];
-    *out = (tq_view){.k_codec = &l->k,
-                     .v_codec = &l->v,
-                     .n_kv_heads = l->n_kv_heads,
-                     .n_tokens = c->seqs[slot].n_tokens + c->seqs[slot].n_pending,
-                     .attn = l->attn,
-                     .pages = l->pages,
-                     .page_bytes = l->page_bytes,
-                     .page_table = table_of(c, slot),
-                     .kernels = c->kernels};
-    return TQ_OK;
-}
-
-tq_status tq_view_decode(const tq_view *v, uint32_t kv_head, uint32_t first, uint32_t n,
-                         float *dst_k, float *dst_v)
-{
-    if (!v || kv_head >= v->n_kv_heads || first > v->n_tokens || n > v->n_tokens - first)
-        return TQ_ERR_ARG;
-    for (uint32_t done = 0; done < n;) {
-        uint32_t page_idx = (first + done) / TQ_PAGE_TOKENS;
-        uint32_t slot = (first + done) % TQ_PAGE_TOKENS;
-        uint32_t run = TQ_PAGE_TOKENS - slot;
-        run = run < n - done ? run : n - done;
-        for (int side = 0; side < 2; side++) {
-            const tq_codec *c = side ? v->v_codec : v->k_codec;
-            float *dst = side ? dst_v : dst_k;
-            if (dst)
-                c->kernels->codec->decode[tq_kfmt(c->format)](
-                    c, dst + (size_t)done * c->dim, c->dim,
-                    tq_view_planes(v, kv_head, page_idx, slot, side), run);
-        }
-        done += run;
-    }
+    for (uint32_t k = 0; k < c->n_kinds; k++)
+        pages_trim(c, k, slot, tq_pages_for(tq_kind_rows(&c->kinds[k].keep, n_tokens)));
     return TQ_OK;
 }

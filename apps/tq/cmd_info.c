@@ -30,8 +30,9 @@ static const char *const default_schemes[] = {
 typedef struct info_options {
     arg_strings kv;
     arg_sizes memory;
+    uint32_t parallel; /* sessions that share the memory */
     const char *isa;
-    bool cpu, json;
+    bool cpu, json, plan;
 } info_options;
 
 typedef struct scheme_row {
@@ -40,56 +41,28 @@ typedef struct scheme_row {
     double bits_per_element;
     size_t bytes_per_token; /* all layers */
     double of_f16;
-    uint64_t fits[MAX_MEMORIES]; /* tokens */
+    tqe_kv_plan fits[MAX_MEMORIES];
 } scheme_row;
 
-/* The most tokens whose cache takes at most `memory` bytes. */
-static uint64_t longest_context(const tq_scheme *scheme, const tqe_model_info *m, uint64_t memory)
-{
-    enum { MAX_PAGES = 1 << 24 };
-    tq_layer *layers = malloc(m->n_layers * sizeof *layers);
-    if (!layers) {
-        return 0;
-    }
-    for (uint32_t i = 0; i < m->n_layers; i++) {
-        layers[i] = (tq_layer){m->n_kv_heads, m->d_k, m->d_v, *scheme};
-    }
-    uint32_t lo = 0, hi = MAX_PAGES; /* lo pages fit */
-    while (lo < hi) {
-        uint32_t mid = lo + (hi - lo + 1) / 2;
-        tq_cache_config cfg = {.layers = layers,
-                               .n_layers = m->n_layers,
-                               .n_pages = mid,
-                               .max_seqs = 1,
-                               .isa_mask = TQ_ISA_ALL};
-        size_t bytes;
-        if (tq_cache_bytes(&cfg, &bytes) == TQ_OK && bytes <= memory) {
-            lo = mid;
-        } else {
-            hi = mid - 1;
-        }
-    }
-    free(layers);
-    return (uint64_t)lo * TQ_PAGE_TOKENS;
-}
-
 static bool fill_row(scheme_row *row, const char *text, const tqe_model_info *m,
-                     const arg_sizes *memory)
+                     const arg_sizes *memory, uint32_t parallel)
 {
     tq_scheme scheme;
     size_t bytes;
+    tqe_error err = {0};
     if (!setup_check_kv(text, &scheme, row->name)) {
         return false;
     }
     row->supported = tq_scheme_bytes_per_token(&scheme, m->d_k, m->d_v, &bytes) == TQ_OK;
-    if (row->supported) {
-        size_t elements = (size_t)m->d_k + m->d_v;
-        row->bits_per_element = 8.0 * (double)bytes / (double)elements;
-        row->bytes_per_token = bytes * m->n_kv_heads * m->n_layers;
-        row->of_f16 = (double)bytes / (2.0 * (double)elements);
-        for (size_t i = 0; i < memory->n; i++) {
-            row->fits[i] = longest_context(&scheme, m, memory->at[i]);
+    for (size_t i = 0; row->supported && i < memory->n; i++) {
+        if (tqe_kv_plan_make(&row->fits[i], m, &scheme, memory->at[i], parallel, &err) != TQE_OK) {
+            msg_error("--kv %s: %s", row->name, err.text);
+            return false;
         }
+        const double elements = (double)m->n_layers * m->n_kv_heads * (m->d_k + m->d_v);
+        row->bytes_per_token = row->fits[i].bytes_per_token;
+        row->bits_per_element = 8.0 * (double)row->bytes_per_token / elements;
+        row->of_f16 = row->bits_per_element / 16;
     }
     return true;
 }
@@ -175,8 +148,8 @@ static void put_table(const scheme_row *rows, size_t n_rows, const tqe_model_inf
         out_printf("%9.2f%13s%7.1f %%", row->bits_per_element, text_count(t, row->bytes_per_token),
                    100 * row->of_f16);
         for (size_t i = 0; i < memory->n; i++) {
-            beyond |= m->n_ctx_train && row->fits[i] > m->n_ctx_train;
-            out_printf("%13s", text_count(t, row->fits[i]));
+            beyond |= m->n_ctx_train && row->fits[i].n_ctx > m->n_ctx_train;
+            out_printf("%13s", text_count(t, row->fits[i].n_ctx));
         }
         out_write("\n", 1);
     }
@@ -185,6 +158,25 @@ static void put_table(const scheme_row *rows, size_t n_rows, const tqe_model_inf
     }
     if (unsupported) {
         out_printf("- this scheme does not support head size %u\n", m->d_k);
+    }
+}
+
+/* What is allocated for the contexts of the table. */
+static void put_plan(const scheme_row *rows, size_t n_rows, const arg_sizes *memory,
+                     uint32_t parallel)
+{
+    char t[32];
+    out_printf("\n%s%-28s%13s%13s%13s%13s%s\n", out_bold(), "Sessions at once", "memory",
+               "tokens each", "cache", "64 tokens", out_plain());
+    for (size_t r = 0; r < n_rows; r++) {
+        for (size_t i = 0; rows[r].supported && i < memory->n; i++) {
+            const tqe_kv_plan *p = &rows[r].fits[i];
+            out_printf("%4u x %-21s", parallel, rows[r].name);
+            out_printf("%13s", text_size(t, memory->at[i]));
+            out_printf("%13s", text_count(t, p->n_ctx));
+            out_printf("%13s", text_size(t, p->cache_bytes));
+            out_printf("%13s\n", text_size(t, p->page_bytes));
+        }
     }
 }
 
@@ -214,9 +206,11 @@ static json_t *row_json(const scheme_row *row, const arg_sizes *memory)
 {
     json_t *fits = json_array();
     for (size_t i = 0; row->supported && i < memory->n; i++) {
-        json_array_append_new(fits,
-                              json_pack("{s:I s:I}", "memory_bytes", (json_int_t)memory->at[i],
-                                        "tokens", (json_int_t)row->fits[i]));
+        json_array_append_new(fits, json_pack("{s:I s:I s:I s:I}", "memory_bytes",
+                                              (json_int_t)memory->at[i], "tokens",
+                                              (json_int_t)row->fits[i].n_ctx, "cache_bytes",
+                                              (json_int_t)row->fits[i].cache_bytes, "page_bytes",
+                                              (json_int_t)row->fits[i].page_bytes));
     }
     if (!row->supported) {
         json_decref(fits);
@@ -228,14 +222,14 @@ static json_t *row_json(const scheme_row *row, const arg_sizes *memory)
 }
 
 static int put_json(const char *path, const tqe_model_info *m, const scheme_row *rows,
-                    size_t n_rows, const arg_sizes *memory)
+                    size_t n_rows, const arg_sizes *memory, uint32_t parallel)
 {
     json_t *list = json_array();
     for (size_t i = 0; i < n_rows; i++) {
         json_array_append_new(list, row_json(&rows[i], memory));
     }
     json_t *j = json_pack(
-        "{s:o s:o s:o s:o s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:o s:f s:I s:b s:b s:o}",
+        "{s:o s:o s:o s:o s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:I s:o s:f s:I s:b s:b s:I s:o}",
         "file", clean_string(path), "name", clean_string(m->name), "arch", clean_string(m->arch),
         "weights", clean_string(m->weights), "parameters", (json_int_t)m->n_params, "file_bytes",
         (json_int_t)m->file_bytes, "layers", (json_int_t)m->n_layers, "embedding",
@@ -244,7 +238,8 @@ static int put_json(const char *path, const tqe_model_info *m, const scheme_row 
         (json_int_t)m->n_kv_heads, "head_size_k", (json_int_t)m->d_k, "head_size_v",
         (json_int_t)m->d_v, "trained_context", (json_int_t)m->n_ctx_train, "rope",
         clean_string(m->rope), "rope_base", (double)m->rope_base, "window", (json_int_t)m->window,
-        "tied_output", m->tied_output, "chat_template", m->has_chat_template, "schemes", list);
+        "tied_output", m->tied_output, "chat_template", m->has_chat_template, "parallel",
+        (json_int_t)parallel, "schemes", list);
     char *dump = j ? json_dumps(j, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(j);
     if (!dump) {
@@ -280,7 +275,7 @@ static int show_model(const char *path, const info_options *o)
         }
     }
     for (size_t i = 0; i < n_rows; i++) {
-        if (!fill_row(&rows[i], names[i], &m, &memory)) {
+        if (!fill_row(&rows[i], names[i], &m, &memory, o->parallel)) {
             return TQ_EXIT_USAGE;
         }
         if (o->kv.n && !rows[i].supported) {
@@ -290,16 +285,19 @@ static int show_model(const char *path, const info_options *o)
         }
     }
     if (o->json) {
-        return put_json(path, &m, rows, n_rows, &memory);
+        return put_json(path, &m, rows, n_rows, &memory, o->parallel);
     }
     put_model(path, &m);
     put_table(rows, n_rows, &m, &memory);
+    if (o->plan) {
+        put_plan(rows, n_rows, &memory, o->parallel);
+    }
     return TQ_EXIT_OK;
 }
 
 int cmd_info(int argc, char **argv)
 {
-    info_options o = {0};
+    info_options o = {.parallel = 1};
     arg_option options[] = {
         {.group = "Options",
          .name = "kv",
@@ -313,6 +311,14 @@ int cmd_info(int argc, char **argv)
          .dst = &o.memory,
          .help = "memory for the cache, such as 512M or 8G; may be repeated (default: 1G, 8G and "
                  "what is free now)"},
+        {.name = "parallel",
+         .meta = "N",
+         .kind = ARG_COUNT,
+         .dst = &o.parallel,
+         .min = 1,
+         .max = TQE_MAX_SEQS,
+         .help = "sessions that share the memory: show the tokens of each, and what their cache "
+                 "takes"},
         {.name = "json", .kind = ARG_FLAG, .dst = &o.json, .help = "write one JSON object"},
         {.name = "cpu",
          .kind = ARG_FLAG,
@@ -336,6 +342,7 @@ int cmd_info(int argc, char **argv)
                  "on top.\n",
         .examples = "  tq info model.gguf\n"
                     "  tq info model.gguf --memory 4G --kv f16 --kv turbo:k8v3\n"
+                    "  tq info model.gguf --memory 4G --parallel 8 --kv turbo4,tail=64\n"
                     "  tq info model.gguf --json | jq '.schemes[].bytes_per_token'\n"
                     "  tq info --cpu\n",
         .operand = "FILE",
@@ -345,7 +352,8 @@ int cmd_info(int argc, char **argv)
     if (r != ARGS_OK) {
         return r == ARGS_HELP ? TQ_EXIT_OK : TQ_EXIT_USAGE;
     }
-    const char *wrong = o.cpu && (path || o.kv.n || o.memory.n || o.json)
+    o.plan = args_given(&cmd, &o.parallel);
+    const char *wrong = o.cpu && (path || o.kv.n || o.memory.n || o.json || o.plan)
                             ? "--cpu goes with no file and no option but --isa"
                         : !o.cpu && o.isa           ? "--isa goes with --cpu only"
                         : !o.cpu && !path           ? "no file: give a GGUF file, or --cpu"

@@ -164,6 +164,9 @@ static gen_stop bring_session_to(conversation *c, const gen_tokens *want, gen_st
     if (common == want->n && common > 0) {
         common--; /* the logits of the last token are needed again */
     }
+    if (common < tqe_session_min_truncate(c->session) && common < len) {
+        common = 0; /* what the next token would read there is gone */
+    }
     if (tqe_session_truncate(c->session, common, &err) != TQE_OK) {
         msg_error("%s", err.text);
         return GEN_STOP_ERROR;
@@ -198,6 +201,9 @@ gen_stop conversation_ask(conversation *c, const char *text, gen_stats *stats)
     while (keep < len && keep < c->tokens.n && keep < want.n &&
            c->tokens.at[keep] == want.at[keep]) {
         keep++;
+    }
+    if (keep < tqe_session_min_truncate(c->session)) {
+        keep = 0;
     }
     if (stop != GEN_STOP_CONTEXT && keep < len &&
         tqe_session_truncate(c->session, keep, &err) != TQE_OK) {

@@ -260,8 +260,9 @@ void gen_report(const tqe_session *s, const gen_stats *stats, gen_stop stop)
     report_row("answer", stats->n_generated, stats->n_decoded, stats->decode_s,
                gen_stop_text(stop));
     msg_note("%-9s%7u tokens %10s   %s", "KV cache", info.n_tokens, used, info.kv);
-    if (info.kv_bytes_per_token != info.f16_bytes_per_token) {
+    const size_t f16_bytes = info.n_tokens * info.f16_bytes_per_token;
+    if (info.kv_bytes_used != f16_bytes && info.kv_bytes_used > 0) {
         msg_note("%-9s%14s %10s   %.2f times as much", "  in f16", "", f16,
-                 (double)info.f16_bytes_per_token / (double)info.kv_bytes_per_token);
+                 (double)f16_bytes / (double)info.kv_bytes_used);
     }
 }

@@ -26,6 +26,21 @@ TQ_INLINE __m256i tq_add_i32(__m256i sum, __m256i x)
     return sum;
 }
 
+/* The same for 16-bit lanes. */
+TQ_INLINE __m256i tq_add_i16(__m256i sum, __m256i x)
+{
+    __asm__("vpaddw %1, %0, %0" : "+x"(sum) : "x"(x));
+    return sum;
+}
+
+/* x, loaded here once: gcc otherwise loads it again for each instruction that takes memory, and
+ * loads are what some loops wait for. */
+TQ_INLINE __m256i tq_keep(__m256i x)
+{
+    __asm__("" : "+x"(x));
+    return x;
+}
+
 /* avx2_attn_score.c */
 tq_prep_fn tq_avx2_prep_f32, tq_avx2_prep_f16, tq_avx2_prep_bf16;
 tq_score_fn tq_avx2_score_f32, tq_avx2_score_f16, tq_avx2_score_bf16;
@@ -33,13 +48,17 @@ tq_score_fn tq_avx2_score_f32, tq_avx2_score_f16, tq_avx2_score_bf16;
 /* avx2_attn_affine.c */
 tq_prep_fn tq_avx2_prep_k2, tq_avx2_prep_k4, tq_avx2_prep_k5, tq_avx2_prep_k8;
 tq_score_fn tq_avx2_score_k2, tq_avx2_score_k4, tq_avx2_score_k5, tq_avx2_score_k8;
+tq_prep_fn tq_avx2_prep_uniform4, tq_avx2_prep_uniform8;
+tq_score_fn tq_avx2_score_uniform4, tq_avx2_score_uniform8;
 
 /* avx2_attn_weigh.c */
 tq_weigh_fn tq_avx2_weigh_f32, tq_avx2_weigh_f16, tq_avx2_weigh_bf16;
-tq_weigh_fn tq_avx2_weigh_v8;
 
-/* avx2_attn_lloyd.c */
-tq_weigh_fn tq_avx2_weigh_v2, tq_avx2_weigh_v3, tq_avx2_weigh_v4, tq_avx2_weigh_v5;
+/* avx2_attn_bytes.c */
+tq_weigh_fn tq_avx2_weigh_v2, tq_avx2_weigh_v3, tq_avx2_weigh_v4, tq_avx2_weigh_uniform4;
+
+/* avx2_attn_words.c */
+tq_weigh_fn tq_avx2_weigh_v5, tq_avx2_weigh_v8, tq_avx2_weigh_uniform8;
 
 /* avx2_attn_rotated.c */
 tq_prep_fn tq_avx2_prep_rotated;
@@ -113,15 +132,17 @@ typedef struct tq_walk {
 TQ_INLINE tq_walk tq_walk_begin(tq_const_planes planes, uint32_t n_steps)
 {
     tq_walk w = {planes.ahead, planes.ahead ? planes.ahead_bytes : 0, 0};
-    w.step = (w.left / (n_steps + 1) + 64) / 64 * 64; /* n_steps 0: all at the first */
+    w.step = (w.left / (n_steps + 1) + 128) / 128 * 128; /* n_steps 0: all at the first */
     return w;
 }
 
 TQ_INLINE void tq_walk_on(tq_walk *w)
 {
     const size_t n = w->left < w->step ? w->left : w->step;
-    for (size_t i = 0; i < n; i += 64)
+    for (size_t i = 0; i < n; i += 128) {
         _mm_prefetch((const char *)w->p + i, _MM_HINT_T0);
+        _mm_prefetch((const char *)w->p + i + 64, _MM_HINT_T0);
+    }
     w->p += n;
     w->left -= n;
 }
@@ -158,15 +179,63 @@ TQ_INLINE void tq_transpose_f16(float *dst, size_t dst_stride, const uint8_t *pl
     _mm256_storeu_ps(dst + 3 * dst_stride, _mm256_cvtph_ps(_mm_unpackhi_epi64(ab, cd)));
 }
 
+/* f16 numbers of 8 tokens and one group, as tq_transpose_f16. */
+TQ_INLINE __m256 tq_column_f16(const uint8_t *plane, size_t stride, uint32_t n)
+{
+    uint16_t h[8];
+    for (uint32_t t = 0; t < 8; t++)
+        memcpy(&h[t], plane + (t < n ? t : n - 1) * stride, sizeof h[t]);
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)h));
+}
+
+/* f16 numbers of a tile: dst [n_groups][dst_stride], `tokens` of them from token t on, a multiple
+ * of
+ * 8. Tokens from n on repeat token n - 1. */
+TQ_INLINE void tq_load_columns(float *dst, size_t dst_stride, const uint8_t *plane, size_t stride,
+                               uint32_t t, uint32_t tokens, uint32_t n, uint32_t n_groups)
+{
+    for (uint32_t i = 0; i < tokens; i += 8) {
+        const uint32_t from = t + i < n ? t + i : n - 1;
+        const uint8_t *p = plane + from * stride;
+        uint32_t g = 0;
+        for (; g + 2 <= n_groups; g += n_groups - g < 4 ? 2 : 4)
+            tq_transpose_f16(dst + g * dst_stride + i, dst_stride, p + 2 * g, stride, n - from,
+                             n_groups - g);
+        if (g < n_groups)
+            _mm256_storeu_ps(dst + g * dst_stride + i, tq_column_f16(p + 2 * g, stride, n - from));
+    }
+}
+
+/* sum of w[t] * x[t] over a tile. */
+TQ_INLINE float tq_dot_tile(const float *w, const float *x)
+{
+    __m256 a = _mm256_mul_ps(_mm256_loadu_ps(w), _mm256_loadu_ps(x));
+    __m256 b = _mm256_mul_ps(_mm256_loadu_ps(w + 8), _mm256_loadu_ps(x + 8));
+    for (uint32_t t = 16; t < TQ_TILE; t += 16) {
+        a = _mm256_fmadd_ps(_mm256_loadu_ps(w + t), _mm256_loadu_ps(x + t), a);
+        b = _mm256_fmadd_ps(_mm256_loadu_ps(w + t + 8), _mm256_loadu_ps(x + t + 8), b);
+    }
+    return tq_hsum8(_mm256_add_ps(a, b));
+}
+
+/* offset[i] += shift * scale[i] for all groups of a tile. */
+TQ_INLINE void tq_shift_offsets(float *offset, const float *scale, float shift, uint32_t n_groups)
+{
+    const __m256 x = _mm256_set1_ps(shift);
+    for (uint32_t i = 0; i < n_groups * TQ_TILE; i += 8)
+        _mm256_storeu_ps(offset + i, _mm256_fmadd_ps(x, _mm256_loadu_ps(scale + i),
+                                                     _mm256_loadu_ps(offset + i)));
+}
+
 /* Entries of the formats that have no kernels of their own, for AVX2 and AVX-512. */
 #define TQ_AVX2_PREP_PLAIN                                                                         \
     TQ_MSE_ENTRIES(tq_avx2_prep_rotated), TQ_PROD_ENTRIES(tq_avx2_prep_rotated),                   \
-        TQ_UNIFORM_ENTRIES(tq_avx2_prep_f32)
+        [TQ_KUNIFORM4] = tq_avx2_prep_uniform4, [TQ_KUNIFORM8] = tq_avx2_prep_uniform8
 #define TQ_AVX2_SCORE_PLAIN                                                                        \
     TQ_MSE_ENTRIES(tq_avx2_score_decoded), TQ_PROD_ENTRIES(tq_avx2_score_decoded),                 \
-        TQ_UNIFORM_ENTRIES(tq_avx2_score_decoded)
+        [TQ_KUNIFORM4] = tq_avx2_score_uniform4, [TQ_KUNIFORM8] = tq_avx2_score_uniform8
 #define TQ_AVX2_WEIGH_PLAIN                                                                        \
     TQ_MSE_ENTRIES(tq_avx2_weigh_decoded), TQ_PROD_ENTRIES(tq_avx2_weigh_decoded),                 \
-        TQ_UNIFORM_ENTRIES(tq_avx2_weigh_decoded)
+        [TQ_KUNIFORM4] = tq_avx2_weigh_uniform4, [TQ_KUNIFORM8] = tq_avx2_weigh_uniform8
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* avx2_attn_affine.c — affine keys against prepared queries, for AVX2.
+/* avx2_attn_affine.c — affine keys, and keys of uniform groups, against prepared queries, for AVX2.
  *
  * The codes of 8 tokens are turned, four bytes at a time, so that each token is a lane. A sum of
  * products is then one register for 8 tokens and no lanes are ever added up (which costs about as
@@ -14,7 +14,15 @@
 #include <float.h>
 #include <math.h>
 
-enum { LANES = 8, PAIRS = 16, MAX_WORDS = 20, MAX_GROUPS = 1024 / 32, ROWS = 4 };
+enum {
+    LANES = 8,
+    SETS = 2,
+    STEP = SETS * LANES, /* tokens that are scored together */
+    PAIRS = 16,
+    MAX_WORDS = 20,
+    MAX_GROUPS = 1024 / 32,
+    ROWS = 4
+};
 
 /* ---- Preparation ----------------------------------------------------------------------- */
 
@@ -75,22 +83,23 @@ TQ_INLINE void prep(const tq_codec *k, void *dst, const float *q, uint32_t n_row
                     const uint32_t bits)
 {
     prepared *p = dst;
-    for (uint32_t g = 0; g < k->n_groups; g++)
+    for (uint32_t g = 0; g < k->dim / 32; g++)
         for (uint32_t r = 0; r < n_rows; r++, p++)
             prep_group(p, q + (size_t)r * k->dim + (size_t)g * 32, bits);
 }
 
 /* ---- Tokens to lanes ------------------------------------------------------------------- */
 
-/* Dwords 0 .. words-1 of 8 rows, words >= 4: dword i of all rows in out[i]. */
-TQ_INLINE void turn(__m256i *out, const uint8_t *const row[LANES], const uint32_t words)
+/* Dwords 0 .. words-1 of 8 rows from byte `from` on, words >= 4: dword i of all rows in out[i]. */
+TQ_INLINE void turn(__m256i *out, const uint8_t *const row[LANES], size_t from,
+                    const uint32_t words)
 {
     for (uint32_t w = 0; w < words; w += 4) {
         const uint32_t at = w + 4 <= words ? w : words - 4; /* the last four may overlap */
         __m256i z[4];
         TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-            const __m128i *a = (const __m128i *)(const void *)(row[i] + (size_t)at * 4);
-            const __m128i *b = (const __m128i *)(const void *)(row[i + 4] + (size_t)at * 4);
+            const __m128i *a = (const __m128i *)(const void *)(row[i] + from + (size_t)at * 4);
+            const __m128i *b = (const __m128i *)(const void *)(row[i + 4] + from + (size_t)at * 4);
             z[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(a)),
                                            _mm_loadu_si128(b), 1);
         }
@@ -110,6 +119,12 @@ TQ_INLINE __m256i pair_k8(const __m256i *words, const int i)
 {
     __m256i x = words[i / 2];
     return _mm256_srai_epi16(i % 2 ? x : _mm256_slli_epi16(x, 8), 8);
+}
+
+TQ_INLINE __m256i pair_uniform8(const __m256i *words, const int i)
+{
+    __m256i x = words[i / 2];
+    return i % 2 ? _mm256_srli_epi16(x, 8) : _mm256_and_si256(x, _mm256_set1_epi16(255));
 }
 
 TQ_INLINE __m256i pair_k4(const __m256i *words, const int i)
@@ -143,89 +158,132 @@ TQ_INLINE __m256i pair_k5(const __m256i *words, const int i)
 
 /* ---- Score ----------------------------------------------------------------------------- */
 
-/* One group of 8 tokens against `rows` rows: s += scale * (q.scale * dot + q.sum * zero). */
-TQ_INLINE void score_rows(float *s, const prepared *q, const __m256i *words, __m256 scale,
-                          __m256 zero, int first, pair_fn *pair, const uint32_t rows)
+/* Dwords of one or more groups of a step's tokens, and the numbers of one of them. */
+typedef struct step_words {
+    __m256i set[SETS][MAX_WORDS];
+} step_words;
+
+/* 32 elements of a step against `rows` rows: s += scale * (q.scale * dot + q.sum * zero), or for
+ * uniform groups scale * q.scale * dot + q.sum * zero. A pair of the query is loaded once for all
+ * tokens of the step. */
+TQ_INLINE void score_rows(float *s, const prepared *q, const step_words *words, uint32_t at,
+                          const float *scale, const float *zero, int first, pair_fn *pair,
+                          const int is_uniform, const uint32_t rows)
 {
-    __m256i dot[ROWS];
+    /* Else gcc expands all pairs once for all blocks of rows, and stores them. */
+    __asm__("" : "+r"(words));
+    __m256i dot[ROWS][SETS];
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
-        dot[r] = _mm256_setzero_si256();
-    TQ_UNROLL_FOR (int i = 0; i < PAIRS; i++) {
-        const __m256i x = pair(words, i);
+        TQ_UNROLL_FOR (int i = 0; i < SETS; i++)
+            dot[r][i] = _mm256_setzero_si256();
+    TQ_UNROLL_FOR (int p = 0; p < PAIRS; p++) {
+        __m256i x[SETS];
+        TQ_UNROLL_FOR (int i = 0; i < SETS; i++)
+            x[i] = tq_keep(pair(words->set[i] + at, p));
         TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-            int32_t y;
-            memcpy(&y, q[r].q + 2 * i, sizeof y);
-            dot[r] = tq_add_i32(dot[r], _mm256_madd_epi16(x, _mm256_set1_epi32(y)));
+            int32_t both;
+            memcpy(&both, q[r].q + 2 * p, sizeof both);
+            const __m256i y = tq_keep(_mm256_set1_epi32(both));
+            TQ_UNROLL_FOR (int i = 0; i < SETS; i++)
+                dot[r][i] = tq_add_i32(dot[r][i], _mm256_madd_epi16(x[i], y));
         }
     }
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-        __m256 x = _mm256_mul_ps(_mm256_set1_ps(q[r].sum), zero);
-        x = _mm256_fmadd_ps(_mm256_set1_ps(q[r].scale), _mm256_cvtepi32_ps(dot[r]), x);
-        __m256 old = first ? _mm256_setzero_ps() : _mm256_loadu_ps(s + r * TQ_TILE);
-        _mm256_storeu_ps(s + r * TQ_TILE, _mm256_fmadd_ps(scale, x, old));
+        const __m256 q_sum = _mm256_set1_ps(q[r].sum), q_scale = _mm256_set1_ps(q[r].scale);
+        TQ_UNROLL_FOR (int i = 0; i < SETS; i++) {
+            float *dst = s + r * TQ_TILE + i * LANES;
+            const __m256 step = _mm256_loadu_ps(scale + i * LANES);
+            const __m256 d = _mm256_cvtepi32_ps(dot[r][i]);
+            __m256 x = _mm256_mul_ps(q_sum, _mm256_loadu_ps(zero + i * LANES));
+            x = is_uniform ? _mm256_fmadd_ps(_mm256_mul_ps(q_scale, d), step, x)
+                           : _mm256_mul_ps(_mm256_fmadd_ps(q_scale, d, x), step);
+            _mm256_storeu_ps(dst, first ? x : _mm256_add_ps(x, _mm256_loadu_ps(dst)));
+        }
     }
 }
 
-TQ_INLINE void score_group(float *s, const prepared *q, uint32_t n_rows, const __m256i *words,
-                           const float *scale, const float *zero, int first, pair_fn *pair)
+TQ_INLINE void score_group(float *s, const prepared *q, uint32_t n_rows, const step_words *words,
+                           uint32_t at, const float *scale, const float *zero, int first,
+                           pair_fn *pair, const int is_uniform)
 {
-    const __m256 s8 = _mm256_loadu_ps(scale), z8 = _mm256_loadu_ps(zero);
     for (; n_rows >= ROWS; n_rows -= ROWS, q += ROWS, s += ROWS * TQ_TILE)
-        score_rows(s, q, words, s8, z8, first, pair, ROWS);
+        score_rows(s, q, words, at, scale, zero, first, pair, is_uniform, ROWS);
     if (n_rows == 3)
-        score_rows(s, q, words, s8, z8, first, pair, 3);
+        score_rows(s, q, words, at, scale, zero, first, pair, is_uniform, 3);
     else if (n_rows == 2)
-        score_rows(s, q, words, s8, z8, first, pair, 2);
+        score_rows(s, q, words, at, scale, zero, first, pair, is_uniform, 2);
     else if (n_rows == 1)
-        score_rows(s, q, words, s8, z8, first, pair, 1);
+        score_rows(s, q, words, at, scale, zero, first, pair, is_uniform, 1);
 }
 
 TQ_INLINE void score(const tq_codec *k, float *s, const void *prep_q, uint32_t n_rows,
-                     tq_const_planes keys, uint32_t n, pair_fn *pair, const uint32_t bits)
+                     tq_const_planes keys, uint32_t n, pair_fn *pair, const int is_uniform,
+                     const uint32_t bits)
 {
     /* Loads take 4 dwords: groups that end with one, or as near as the registers allow. */
     const uint32_t at_once = bits == 2 ? 2 : bits == 5 ? 4 : 1;
-    const uint32_t n_groups = k->n_groups;
-    tq_walk ahead = tq_walk_begin(keys, n / LANES);
-    for (uint32_t t = 0; t < n; t += LANES) {
-        const uint32_t left = n - t < LANES ? n - t : LANES;
-        const uint8_t *row[LANES];
-        float scale[MAX_GROUPS * LANES], zero[MAX_GROUPS * LANES];
-        tq_walk_on(&ahead);
-        for (uint32_t i = 0; i < LANES; i++)
-            row[i] = keys.codes + (t + (i < left ? i : left - 1)) * keys.codes_stride;
-        for (uint32_t g = 0; g < n_groups; g += 4) {
-            tq_transpose_f16(scale + g * LANES, LANES, keys.scale + t * keys.scale_stride + 2 * g,
-                             keys.scale_stride, left, n_groups - g);
-            tq_transpose_f16(zero + g * LANES, LANES, keys.zero + t * keys.zero_stride + 2 * g,
-                             keys.zero_stride, left, n_groups - g);
-        }
+    const uint32_t n_groups = k->dim / 32;
+    tq_walk ahead = tq_walk_begin(keys, (n + STEP - 1) / STEP * n_groups);
+    for (uint32_t t = 0; t < n; t += STEP) {
+        const uint8_t *row[STEP];
+        float scale[MAX_GROUPS * STEP], zero[MAX_GROUPS * STEP];
+        for (uint32_t i = 0; i < STEP; i++)
+            row[i] = keys.codes + (t + i < n ? t + i : n - 1) * keys.codes_stride;
+        tq_load_columns(scale, STEP, keys.scale, keys.scale_stride, t, STEP, n, k->n_groups);
+        tq_load_columns(zero, STEP, keys.zero, keys.zero_stride, t, STEP, n, k->n_groups);
         for (uint32_t g = 0; g < n_groups; g += at_once) {
             const uint32_t groups = n_groups - g < at_once ? n_groups - g : at_once;
-            __m256i words[MAX_WORDS];
-            turn(words, row, groups * bits);
-            for (uint32_t i = 0; i < groups; i++)
+            step_words words;
+            for (uint32_t i = 0; i < SETS; i++)
+                turn(words.set[i], row + i * LANES, (size_t)g * bits * 4, groups * bits);
+            for (uint32_t i = 0; i < groups; i++) {
+                const uint32_t at = (g + i) * 32 / k->group * STEP;
+                tq_walk_on(&ahead);
                 score_group(s + t, (const prepared *)prep_q + (size_t)(g + i) * n_rows, n_rows,
-                            words + i * bits, scale + (g + i) * LANES, zero + (g + i) * LANES,
-                            g + i == 0, pair);
-            for (uint32_t i = 0; i < LANES; i++)
-                row[i] += groups * bits * 4;
+                            &words, i * bits, scale + at, zero + at, g + i == 0, pair, is_uniform);
+            }
         }
     }
 }
 
-#define AFFINE_KERNELS(bits)                                                                       \
-    void tq_avx2_prep_k##bits(const tq_codec *k, void *dst, const float *q, uint32_t n_rows)       \
+#define KERNELS(name, linkage, format, is_uniform, bits)                                           \
+    linkage void name##prep_##format(const tq_codec *k, void *dst, const float *q,                 \
+                                     uint32_t n_rows)                                              \
     {                                                                                              \
         prep(k, dst, q, n_rows, bits);                                                             \
     }                                                                                              \
-    void tq_avx2_score_k##bits(const tq_codec *k, float *s, const void *prep_q, uint32_t n_rows,   \
-                               tq_const_planes keys, uint32_t n)                                   \
+    linkage void name##score_##format(const tq_codec *k, float *s, const void *prep_q,             \
+                                      uint32_t n_rows, tq_const_planes keys, uint32_t n)           \
     {                                                                                              \
-        score(k, s, prep_q, n_rows, keys, n, pair_k##bits, bits);                                  \
+        score(k, s, prep_q, n_rows, keys, n, pair_##format, is_uniform, bits);                     \
     }
 
-AFFINE_KERNELS(2)
-AFFINE_KERNELS(4)
-AFFINE_KERNELS(5)
-AFFINE_KERNELS(8)
+KERNELS(tq_avx2_, , k2, 0, 2)
+KERNELS(tq_avx2_, , k4, 0, 4)
+KERNELS(tq_avx2_, , k5, 0, 5)
+KERNELS(tq_avx2_, , k8, 0, 8)
+
+TQ_INLINE __m256i pair_uniform4(const __m256i *words, const int i)
+{
+    return pair_k4(words, i);
+}
+
+KERNELS(blocks_, static, uniform4, 1, 4)
+KERNELS(blocks_, static, uniform8, 1, 8)
+
+/* Rows of uniform groups may have any multiple of 8 elements. */
+#define UNIFORM_KERNELS(bits)                                                                      \
+    void tq_avx2_prep_uniform##bits(const tq_codec *k, void *prep, const float *q,                 \
+                                    uint32_t n_rows)                                               \
+    {                                                                                              \
+        (k->dim % 32 == 0 ? blocks_prep_uniform##bits : tq_avx2_prep_f32)(k, prep, q, n_rows);     \
+    }                                                                                              \
+    void tq_avx2_score_uniform##bits(const tq_codec *k, float *s, const void *prep,                \
+                                     uint32_t n_rows, tq_const_planes keys, uint32_t n)            \
+    {                                                                                              \
+        (k->dim % 32 == 0 ? blocks_score_uniform##bits : tq_avx2_score_decoded)(k, s, prep,        \
+                                                                                n_rows, keys, n);  \
+    }
+
+UNIFORM_KERNELS(4)
+UNIFORM_KERNELS(8)

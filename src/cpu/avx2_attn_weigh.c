@@ -6,9 +6,7 @@
  * multipliers set the pace. Sums start at 0 in each tile and are then added to the older ones:
  * short chains round less.
  *
- * Lloyd values of 8 bits are here, fewer bits in avx2_attn_lloyd.c. The scale of a group of 32
- * elements is the same for all of them, so it is multiplied into the weights, and the inner loop
- * sees bare centroids.
+ * Lloyd and uniform values are summed in integers: avx2_attn_bytes.c and avx2_attn_words.c.
  */
 #include "cpu/avx2_attn.h"
 #include "tables.h"
@@ -135,62 +133,3 @@ TQ_INLINE void float_rows(const tq_codec *v, float *acc, size_t acc_stride, cons
 FLOAT_KERNEL(f32, 4)
 FLOAT_KERNEL(f16, 2)
 FLOAT_KERNEL(bf16, 2)
-
-/* ---- Lloyd values of 8 bits ------------------------------------------------------------ */
-
-/* Centroids of one group of n tokens, as rows of 32. 256 entries fit no register: plain loads, of
- * which a core does two or three per cycle, beat vgatherdps. */
-TQ_INLINE void look_up_v8(float *dst, const uint8_t *codes, size_t stride, uint32_t n,
-                          const float *table)
-{
-    for (uint32_t t = 0; t < n; t++, codes += stride)
-        for (uint32_t j = 0; j < GROUP; j += 8, dst += 8) {
-            const uint64_t x = tq_load_u64(codes + j);
-            TQ_UNROLL_FOR (uint32_t i = 0; i < 8; i++)
-                dst[i] = table[x >> 8 * i & 255];
-        }
-}
-
-/* Weights times the scales of a group. */
-TQ_INLINE void scale_weights(float *scaled, const float *w, const float *scale, uint32_t n_rows,
-                             uint32_t n)
-{
-    for (uint32_t r = 0; r < n_rows; r++)
-        for (uint32_t t = 0; t < n; t += 8)
-            _mm256_storeu_ps(
-                scaled + r * TQ_TILE + t,
-                _mm256_mul_ps(_mm256_loadu_ps(w + r * TQ_TILE + t), _mm256_loadu_ps(scale + t)));
-}
-
-TQ_INLINE void group_rows(float *acc, size_t acc_stride, const float *w, const float *scale,
-                          const float *alpha, const float *tile, uint32_t n, tq_walk *ahead,
-                          const uint32_t rows)
-{
-    const uint32_t vectors = block_vectors(rows);
-    float scaled[MAX_ROWS * TQ_TILE];
-    scale_weights(scaled, w, scale, rows, n);
-    for (uint32_t j = 0; j < GROUP; j += 8 * vectors)
-        block(acc + j, acc_stride, scaled, alpha, (const uint8_t *)(const void *)(tile + j),
-              GROUP * sizeof(float), n, ahead, expand_f32, rows, vectors);
-}
-
-void tq_avx2_weigh_v8(const tq_codec *v, float *all_acc, size_t acc_stride, const float *all_w,
-                      const float *all_alpha, uint32_t all_rows, tq_const_planes values, uint32_t n)
-{
-    const float *table = tq_lloyd_get(8)->centroid;
-    float tile[TQ_TILE * GROUP], scale[4 * TQ_TILE];
-    tq_walk ahead = tq_walk_begin(values, v->n_groups * 2 * (n / AHEAD_TOKENS));
-    for (uint32_t g = 0; g < v->n_groups; g++) {
-        if (g % 4 == 0)
-            for (uint32_t t = 0; t < n; t += 8)
-                tq_transpose_f16(scale + t, TQ_TILE, values.scale + t * values.scale_stride + 2 * g,
-                                 values.scale_stride, n - t, v->n_groups - g);
-        look_up_v8(tile, values.codes + (size_t)g * GROUP, values.codes_stride, n, table);
-        float *acc = all_acc + (size_t)g * GROUP;
-        const float *w = all_w, *alpha = all_alpha;
-        uint32_t n_rows = all_rows;
-#define V8_CALL(rows)                                                                              \
-    group_rows(acc, acc_stride, w, scale + g % 4 * TQ_TILE, alpha, tile, n, &ahead, rows)
-        BY_ROWS(V8_CALL)
-    }
-}

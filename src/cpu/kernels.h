@@ -141,10 +141,17 @@ typedef struct tq_codec_kernels {
  * 32767 / (2 L) - 2.01, L the largest level, so that int16 holds four products. Keys of rotated formats are scored in the rotated domain, against a query that prep
  * rotates.
  *
+ * A kernel may round the queries of uniform keys as those of affine keys, in blocks of 32.
+ *
  * Values of rotated formats are summed in the rotated domain. A kernel may round weights, times the
- * scale of their token or group, over a tile: for Lloyd values of 2 to 5 bits to steps of
- * max(largest / 32767, sum / 131000), with centroids rounded to 1 / 16383 of the largest; for
- * norm-codebook and trellis to steps of largest / 32767. */
+ * scale of their token or group, over a tile, and the centroids that they multiply. Let S be the
+ * largest of the eight sums over every eighth token of such weights.
+ *   Lloyd values of 2, 3, 4 bits, uniform 4   up or down to steps of S/110, S/255, S/100, S/255;
+ *                                             centroids within 0.015, 0.021, 0.018, 0
+ *   Lloyd values of 5, 8 bits, uniform 8      to steps of max(largest / 32767, sum / 131000; 8 bits
+ *                                             of Lloyd: 65500); centroids within 1e-4, 0.0175, 0
+ *   norm-codebook and trellis                 to steps of largest / 32767
+ * docs/numerics.md has what this adds to a format's own error. */
 #define TQ_TILE TQ_PAGE_TOKENS
 
 /* Columns of a packed strip, see tq_gemm_fn. */
@@ -236,9 +243,10 @@ extern const tq_kernels tq_kernels_neon;
 /* The table for a mask: the best ISA that the mask, the CPU and the build have in common. */
 const tq_kernels *tq_kernels_get(uint32_t isa_mask);
 
-/* The same for affine keys and Lloyd values. Their entries in the tables take the dimensions 64,
- * 128, 256 and 512; those of AVX2 every multiple of 64; those of scalar.c all. So a codec names the
- * table that serves its rows (tq_codec.kernels), which may be plainer than its cache's. */
+/* The same for affine keys and Lloyd values. Codec entries of AVX2 and NEON take every dimension,
+ * those of AVX-512 the dimensions 64, 128, 256 and 512; attention entries those four, of AVX2 every
+ * multiple of 64, of scalar_attn.c all. So a codec names the table that serves its rows
+ * (tq_codec.kernels), which may be plainer than its cache's, or a mixture. */
 const tq_kernels *tq_kernels_grouped(uint32_t isa_mask, uint32_t dim);
 
 /* TQ_K... index of a format, or TQ_N_KFMT. */

@@ -214,6 +214,35 @@ static double oracle_score(const tq_codec *k, tq_const_planes p, uint32_t t, con
     return sum;
 }
 
+static int is_uniform(const tq_codec *k)
+{
+    return k->format == TQ_FMT_UNIFORM4 || k->format == TQ_FMT_UNIFORM8;
+}
+
+/* A kernel may round queries of uniform keys as those of affine keys. */
+static rounding query_rounding(const tq_codec *k, tq_const_planes p, uint32_t t, const float *q)
+{
+    float row[MAX_DIM];
+    rounding r = {0, 0};
+    p.codes += t * p.codes_stride;
+    p.scale += t * p.scale_stride;
+    p.zero += t * p.zero_stride;
+    tq_codec_kernels_scalar.decode[tq_kfmt(k->format)](k, row, k->dim, p, 1);
+    for (uint32_t j = 0; j < k->dim; j += 32) {
+        double max = 0;
+        for (uint32_t i = j; i < j + 32 && i < k->dim; i++)
+            max = fmax(max, fabs((double)q[i]));
+        const double step = max / 32767;
+        for (uint32_t i = j; i < j + 32 && i < k->dim; i++) {
+            const double x = (double)row[i];
+            r.most += step / 2 * fabs(x);
+            r.sigma += step * step / 12 * x * x;
+        }
+    }
+    r.sigma = sqrt(r.sigma);
+    return r;
+}
+
 /* kernels.h lets a kernel round queries of small levels to steps of this. q rotated. */
 static double small_step(const tq_codec *k, const double *q)
 {
@@ -250,12 +279,15 @@ static void check_score(ck *t, const format_case *f, const tq_codec *k, uint32_t
         for (uint32_t i = 0; i < n; i++) {
             double row1 = 0, row2 = 0;
             want[r][i] = oracle_score(k, keys, i, rounded, &terms[r][i], &row1, &row2);
-            /* Reference and kernel may both be off. */
+            /* The step may round otherwise in f32. */
             extra[r][i] = (rounding){1.03 * step / 2 * row1, step * sqrt(row2 / 12)};
         }
-        e->rounds = step > 0 || e->rounds;
     }
     e->count += (double)n_rows * n;
+    e->rounds = is_uniform(k) || (is_norm_key(k) && k->bits <= 4);
+    for (uint32_t r = 0; is_uniform(k) && r < n_rows; r++)
+        for (uint32_t i = 0; i < n; i++)
+            extra[r][i] = query_rounding(k, keys, i, q + (size_t)r * k->dim);
 
     const size_t prep_bytes = tq_prep_bytes(n_rows, k->dim);
     for (size_t isa = 0; isa < t->n_isas; isa++) {
@@ -320,40 +352,66 @@ static void check_flat_scores(ck *t, const format_case *f, uint32_t dim, const c
 
 /* ---- Weighted sums --------------------------------------------------------------------- */
 
-static int is_lloyd_value(const tq_codec *v)
+/* What kernels.h allows for values of a format, in units of the group scale. */
+typedef struct allowance {
+    tq_format format;
+    double limit;       /* weights in bytes, up to this; 0: in 16-bit integers */
+    double weight_sum;  /* or of those integers */
+    double most, sigma; /* of a number that stands for a code */
+    double middle;      /* code that is 0, of uniform groups */
+} allowance;
+
+static const allowance allowances[] = {
+    {TQ_FMT_LLOYD_V2, 110, 0, 0.015, 0.008, 0},     {TQ_FMT_LLOYD_V3, 255, 0, 0.021, 0.012, 0},
+    {TQ_FMT_LLOYD_V4, 100, 0, 0.018, 0.0095, 0},    {TQ_FMT_LLOYD_V5, 0, 131000, 1e-4, 6e-5, 0},
+    {TQ_FMT_LLOYD_V8, 0, 65500, 0.0175, 0.0034, 0}, {TQ_FMT_UNIFORM4, 255, 0, 0, 0, 8},
+    {TQ_FMT_UNIFORM8, 0, 131000, 0, 0, 128},
+};
+
+static const allowance of_levels = {.weight_sum = HUGE_VAL}; /* norm-codebook and trellis */
+
+static const allowance *allowance_of(const tq_codec *v)
 {
-    return v->format >= TQ_FMT_LLOYD_V2 && v->format <= TQ_FMT_LLOYD_V5;
+    if (v->format >= TQ_FMT_NORM2 && v->format <= TQ_FMT_TCQ6)
+        return &of_levels;
+    for (size_t i = 0; i < sizeof(allowances) / sizeof(allowances[0]); i++)
+        if (allowances[i].format == v->format)
+            return &allowances[i];
+    return NULL;
 }
 
-static int is_norm_value(const tq_codec *v)
+/* Element j of a sum. rows [n][dim] decoded. */
+static rounding allowed_rounding(const allowance *a, const tq_codec *v, tq_const_planes p,
+                                 const float *w, const float *rows, uint32_t n, uint32_t j)
 {
-    return v->format >= TQ_FMT_NORM2 && v->format <= TQ_FMT_TCQ6;
-}
-
-/* Element j of a sum: the allowance of kernels.h for values of one family. rows [n][dim] decoded.
- */
-static rounding allowed_rounding(const tq_codec *v, tq_const_planes p, const float *w,
-                                 const float *rows, uint32_t n, uint32_t j)
-{
-    double max = 0, sum = 0, top = 0, c1 = 0, c2 = 0, x2 = 0;
-    const int lloyd = is_lloyd_value(v);
-    const size_t group = lloyd ? j / 32 * 2 : 0;
-    for (uint32_t i = 0; lloyd && i < 1u << v->bits; i++)
-        top = fmax(top, fabs((double)tq_lloyd_get(v->bits)->centroid[i]));
+    double lane[8] = {0}, max = 0, sum = 0, h = 0, c1 = 0, c2 = 0, x1 = 0, x2 = 0, add1 = 0;
+    const uint32_t g = v->group ? j / v->group * 2 : 0; /* or one scale a row */
     for (uint32_t t = 0; t < n; t++) {
-        double scale = (double)tq_f32_from_f16(tq_load_le16(p.scale + t * p.scale_stride + group));
-        double x = (double)w[t] * scale, c = (double)rows[(size_t)t * v->dim + j] / scale;
+        const double scale =
+            (double)tq_f32_from_f16(tq_load_le16(p.scale + t * p.scale_stride + g));
+        const double x = (double)w[t] * scale;
+        double y = (double)rows[(size_t)t * v->dim + j];
+        if (a->middle > 0) {
+            double offset = (double)tq_f32_from_f16(tq_load_le16(p.zero + t * p.zero_stride + g)) +
+                            a->middle * scale;
+            y -= offset;
+            add1 += (double)w[t] * (fabs(offset) + 2 * a->middle * scale);
+        }
+        const double c = scale > 0 ? y / scale : 0;
+        h = fmax(h, lane[t % 8] += x);
         max = fmax(max, x);
         sum += x;
         c1 += fabs(c);
         c2 += c * c;
+        x1 += x;
         x2 += x * x;
     }
-    const double step = lloyd ? fmax(max / 32767, sum / 131000) : max / 32767;
-    const double unit = top / 16383; /* of centroids; levels are integers */
-    /* The last term: a rounded weight times a rounded centroid. */
-    rounding r = {step / 2 * c1 + unit / 2 * sum + n * step * unit / 4,
-                  sqrt((step * step * c2 + unit * unit * x2) / 12)};
+    /* Bytes are dithered: up to a whole step, whose variance is 1/6 on average. */
+    const double step = a->limit > 0 ? h / a->limit : fmax(max / 32767, sum / a->weight_sum);
+    const double most = a->limit > 0 ? step : step / 2, var = step * step / (a->limit > 0 ? 6 : 12);
+    /* The last terms: a rounded weight times a rounded centroid; what is summed apart, in f32. */
+    rounding r = {most * c1 + a->most * x1 + n * most * a->most + 80 * (double)FLT_EPSILON * add1,
+                  sqrt(var * c2 + a->sigma * a->sigma * x2) + 2 * (double)FLT_EPSILON * add1};
     return r;
 }
 
@@ -377,7 +435,8 @@ static void check_weigh(ck *t, const format_case *f, const tq_codec *v, uint32_t
             first[r * stride + j] = ck_normal(t);
     }
     e->count += (double)n_rows * v->dim;
-    e->rounds = is_lloyd_value(v) || is_norm_value(v);
+    const allowance *allowed = allowance_of(v);
+    e->rounds = allowed != NULL;
 
     for (size_t isa = 0; isa < t->n_isas; isa++) {
         tq_weigh_fn *weigh = ck_kernels(t, isa, v)->attn->weigh[vf];
@@ -395,7 +454,7 @@ static void check_weigh(ck *t, const format_case *f, const tq_codec *v, uint32_t
                 }
                 rounding extra = {0, 0};
                 if (e->rounds)
-                    extra = allowed_rounding(v, values, w + r * TQ_TILE, rows, n, j);
+                    extra = allowed_rounding(allowed, v, values, w + r * TQ_TILE, rows, n, j);
                 check_one(t, e, isa, entry, acc[r * stride + j], want, terms, extra, n, r, j);
             }
             if (r + 1 < n_rows)

@@ -28,7 +28,7 @@ typedef struct format_case {
 /* Dimensions with vector kernels everywhere, then whole groups, then a short last group. */
 #define GROUP_DIMS                                                                                 \
     {                                                                                              \
-        64, 128, 256, 512, 32, 96, 192, 288, 576, 1024, 16, 24, 72, 80, 144                        \
+        64, 128, 256, 512, 32, 96, 192, 288, 576, 1024, 16, 24, 40, 56, 72, 80, 112, 144, 224      \
     }
 
 /* All of docs/format.md 5.4, and some of them for the slower encoders. */
@@ -129,6 +129,7 @@ static void fill_group(ck *t, float *x)
     uint32_t kind = ck_below(t, 12);
     float offset = ck_normal(t) * powf(10.0f, (float)ck_below(t, 12) - 6.0f);
     float spread = powf(10.0f, (float)ck_below(t, 10) - 7.0f);
+    const int first = (int)ck_below(t, 2);
 
     for (int i = 0; i < 32; i++) {
         switch (kind) {
@@ -136,7 +137,7 @@ static void fill_group(ck *t, float *x)
             x[i] = 0;
             break;
         case 1:
-            x[i] = i & 1 ? -0.0f : 0.0f;
+            x[i] = (i & 1) == first ? -0.0f : 0.0f;
             break;
         case 2:
             x[i] = offset;

@@ -19,10 +19,13 @@ static void append_all(attn_case *c)
 
 void attn_case_open(attn_case *c, uint64_t seed)
 {
-    tq_layer layer = {.n_kv_heads = c->n_kv, .d_k = c->d_k, .d_v = c->d_v};
+    tq_layer layer = {.n_kv_heads = c->n_kv, .d_k = c->d_k, .d_v = c->d_v, .v_in_k = c->v_in_k};
     assert_int_equal(tq_scheme_parse(&layer.scheme, c->scheme, NULL, 0), TQ_OK);
-    tq_cache_config cfg = {&layer, 1, (c->n_tokens + 63) / 64 + 1, 4,
-                           c->isa_mask ? c->isa_mask : TQ_ISA_ALL};
+    tq_cache_config cfg = {.layers = &layer,
+                           .n_layers = 1,
+                           .n_pages = (c->n_tokens + 63) / 64 + 1,
+                           .max_seqs = 4,
+                           .isa_mask = c->isa_mask ? c->isa_mask : TQ_ISA_ALL};
     assert_int_equal(tq_cache_create(&c->cache, &cfg, NULL), TQ_OK);
     assert_int_equal(tq_cache_seq_open(c->cache, &c->seq), TQ_OK);
 
@@ -36,12 +39,12 @@ void attn_case_open(attn_case *c, uint64_t seed)
     const size_t n_v = (size_t)c->n_tokens * c->n_kv * c->d_v;
     const size_t n_q = c->cfg.q_len * c->q_stride;
     c->k = new_floats(n_k);
-    c->v = new_floats(n_v);
+    c->v = c->v_in_k ? NULL : new_floats(n_v);
     c->q = new_floats(n_q);
     c->out = new_floats(c->n_out);
     for (size_t i = 0; i < n_k; i++)
         c->k[i] = (float)test_normal(&seed);
-    for (size_t i = 0; i < n_v; i++)
+    for (size_t i = 0; c->v && i < n_v; i++)
         c->v[i] = (float)test_normal(&seed);
     for (size_t i = 0; i < n_q; i++)
         c->q[i] = (float)test_normal(&seed);
@@ -114,7 +117,8 @@ void attn_case_oracle(const attn_case *c, double *want, int original)
     for (uint32_t head = 0; head < c->cfg.n_q_heads; head++) {
         const uint32_t kv = head / c->group;
         const float *k = original ? c->k + (size_t)kv * c->d_k : dk;
-        const float *v = original ? c->v + (size_t)kv * c->d_v : dv;
+        const float *v = original && c->v ? c->v + (size_t)kv * c->d_v : original ? k : dv;
+        const size_t v_stride = original && !c->v ? c->d_k : c->d_v;
         const size_t step = original ? c->n_kv : 1;
         assert_int_equal(tq_view_decode(&c->view, kv, 0, c->n_tokens, dk, dv), TQ_OK);
         for (uint32_t i = 0; i < c->cfg.q_len; i++) {
@@ -122,11 +126,46 @@ void attn_case_oracle(const attn_case *c, double *want, int original)
             uint32_t first = c->cfg.window && end > c->cfg.window ? end - c->cfg.window : 0;
             oracle_row(c, want + i * c->out_stride + (size_t)head * c->d_v,
                        c->q + i * c->q_stride + (size_t)head * c->d_k, k, step * c->d_k, v,
-                       step * c->d_v, first, end, c->cfg.sinks ? c->cfg.sinks + head : NULL);
+                       step * v_stride, first, end, c->cfg.sinks ? c->cfg.sinks + head : NULL);
         }
     }
     free(dk);
     free(dv);
+}
+
+double attn_format_rounding(tq_format values)
+{
+    switch (values) {
+    case TQ_FMT_LLOYD_V2:
+        return 0.08;
+    case TQ_FMT_LLOYD_V3:
+        return 0.04;
+    case TQ_FMT_LLOYD_V4:
+    case TQ_FMT_UNIFORM4:
+        return 0.025;
+    case TQ_FMT_LLOYD_V8:
+        return 0.004;
+    default:
+        return 5e-4;
+    }
+}
+
+double attn_key_rounding(tq_format keys)
+{
+    const int small = (keys >= TQ_FMT_NORM2 && keys <= TQ_FMT_NORM4) ||
+                      (keys >= TQ_FMT_TCQ2 && keys <= TQ_FMT_TCQ4);
+    return small ? 0.02 : 5e-4;
+}
+
+double attn_case_rounding(const attn_case *c)
+{
+    tq_scheme s;
+    tq_format f;
+    assert_int_equal(tq_scheme_parse(&s, c->scheme, NULL, 0), TQ_OK);
+    assert_int_equal(tq_scheme_format_of(&s, c->v_in_k ? 0 : 1, &f), TQ_OK);
+    const double values = attn_format_rounding(f);
+    assert_int_equal(tq_scheme_format_of(&s, 0, &f), TQ_OK);
+    return fmax(values, attn_key_rounding(f));
 }
 
 double attn_case_error(const attn_case *c, const double *want)

@@ -9,6 +9,7 @@
 typedef struct attn_case {
     const char *scheme;
     uint32_t n_kv, group, d_k, d_v, n_tokens;
+    uint32_t v_in_k;    /* as in tq_layer; v is then NULL */
     uint32_t isa_mask;  /* 0: all */
     tq_attn_config cfg; /* n_q_heads and, when 0, scale are filled in */
 
@@ -34,6 +35,15 @@ void attn_case_run(attn_case *c);
 /* The answer in float64, from the decoded bytes, or with `original` from the rows as they were
  * before encoding. want [q_len][n_q_heads][d_v]. */
 void attn_case_oracle(const attn_case *c, double *want, int original);
+
+/* The same for keys: those of up to 4 bits meet int8 queries; test_attn_error.c holds what it adds.
+ */
+double attn_key_rounding(tq_format keys);
+
+/* What the fused path may differ from the answer of the decoded bytes: 16-bit integers, or for
+ * coarse values bytes (src/cpu/kernels.h). About 0.1 of the error of the values themselves. */
+double attn_case_rounding(const attn_case *c);
+double attn_format_rounding(tq_format values);
 
 /* Root mean square of out - want, relative to that of want. */
 double attn_case_error(const attn_case *c, const double *want);

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+/* kv_plan.c — the one place that says how large a session's cache is, for sessions and for people
+ * who ask before they start one. So what a plan promises is what a session then takes. */
+#include "engine_priv.h"
+
+#include <stdlib.h>
+
+tq_layer tqe_kv_layer(const tqe_attn_geometry *geo)
+{
+    return (tq_layer){.n_kv_heads = geo->n_kv_heads,
+                      .d_k = geo->d_head,
+                      .d_v = geo->d_head,
+                      .scheme = geo->scheme,
+                      .window = geo->window};
+}
+
+bool tqe_kv_config(tq_cache_config *cfg, const tqe_attn_geometry *geo)
+{
+    tq_layer *layers = calloc(geo->n_layers, sizeof(*layers));
+    if (layers == NULL) {
+        return false;
+    }
+    for (uint32_t i = 0; i < geo->n_layers; i++) {
+        layers[i] = tqe_kv_layer(geo);
+    }
+    /* Each session may have a mark, which shares all pages but the one that is written next. */
+    const uint64_t each = (geo->n_ctx + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS + (uint64_t)1;
+    const uint64_t n_pages = each * geo->n_seqs;
+    *cfg = (tq_cache_config){
+        .layers = layers,
+        .n_layers = geo->n_layers,
+        .n_pages = n_pages < TQE_MAX_CTX ? (uint32_t)n_pages : TQE_MAX_CTX,
+        .max_seqs = 2 * geo->n_seqs,
+        .isa_mask = geo->isa_mask,
+        .max_append = geo->n_batch,
+        .rollback = geo->rollback,
+    };
+    return true;
+}
+
+/* Packed bytes of a page over all layers. */
+static size_t page_bytes(const tq_cache_config *cfg)
+{
+    size_t bytes = 0;
+    tq_pool pool;
+    for (uint32_t i = 0; tq_cache_pool(cfg, i, &pool) == TQ_OK; i++) {
+        bytes += pool.is_f16 != 0 ? 0 : pool.page_bytes;
+    }
+    return bytes;
+}
+
+tqe_status tqe_kv_plan_make(tqe_kv_plan *out, const tqe_model_info *m, const tq_scheme *scheme,
+                            uint64_t memory_bytes, uint32_t n_seqs, tqe_error *err)
+{
+    if (out == NULL || m == NULL || scheme == NULL || n_seqs == 0 || n_seqs > TQE_MAX_SEQS ||
+        m->d_k != m->d_v) {
+        return tqe_fail(err, TQE_ERR_ARG, "a plan for %u sessions", n_seqs);
+    }
+    tqe_attn_geometry geo = {.scheme = *scheme,
+                             .n_layers = m->n_layers,
+                             .n_kv_heads = m->n_kv_heads,
+                             .d_head = m->d_k,
+                             .window = m->window,
+                             .n_ctx = 1,
+                             .n_batch = TQE_DEFAULT_BATCH,
+                             .n_seqs = n_seqs,
+                             .rollback = TQE_DEFAULT_ROLLBACK,
+                             .isa_mask = TQ_ISA_ALL};
+    tq_cache_config cfg;
+    if (!tqe_kv_config(&cfg, &geo)) {
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
+    }
+    tqe_kv_plan p = {0};
+    uint32_t n_pages = 0;
+    const size_t memory = memory_bytes < SIZE_MAX ? (size_t)memory_bytes : SIZE_MAX;
+    tq_status st = tq_cache_plan(&cfg, memory, &n_pages);
+    p.page_bytes = page_bytes(&cfg);
+    p.bytes_per_token = p.page_bytes / TQ_PAGE_TOKENS;
+    if (st == TQ_OK && n_pages / n_seqs > 1) {
+        const uint64_t n_ctx = (uint64_t)(n_pages / n_seqs - 1) * TQ_PAGE_TOKENS;
+        p.n_ctx = n_ctx < TQE_MAX_CTX ? (uint32_t)n_ctx : TQE_MAX_CTX;
+        free((void *)(uintptr_t)cfg.layers);
+        geo.n_ctx = p.n_ctx;
+        geo.n_batch = p.n_ctx < TQE_DEFAULT_BATCH ? p.n_ctx : TQE_DEFAULT_BATCH;
+        if (!tqe_kv_config(&cfg, &geo)) {
+            return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
+        }
+        st = tq_cache_bytes(&cfg, &p.cache_bytes);
+    }
+    free((void *)(uintptr_t)cfg.layers);
+    if (st != TQ_OK && st != TQ_ERR_FULL) {
+        return tqe_fail(err, st == TQ_ERR_DIM ? TQE_ERR_UNSUPPORTED : TQE_ERR_SCHEME,
+                        "this KV scheme cannot be used with this model");
+    }
+    *out = p;
+    return TQE_OK;
+}
