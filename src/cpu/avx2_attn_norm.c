@@ -148,7 +148,7 @@ TQ_INLINE void finish(float *s, const tq_query_head *head, __m256i sum[4][2], co
 {
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
         if (r >= real)
-            break;
+            continue;
         const __m256 by = _mm256_set1_ps(head->scale[r]);
         TQ_UNROLL_FOR (uint32_t i = 0; i < 2; i++) {
             float *dst = s + r * TQ_TILE + 8 * i;

@@ -35,7 +35,7 @@ TQ_INLINE void finish_scores(float *s, const tq_query_head *head, __m512i sum[4]
 {
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
         if (r >= real)
-            break;
+            continue;
         const __m512i a = _mm512_add_epi32(sum[r][0], sum[r][1]);
         const __m512i b = _mm512_add_epi32(sum[r][2], sum[r][3]);
         const __m512 by = _mm512_mul_ps(_mm512_set1_ps(head->scale[r]), scale);
