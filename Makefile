@@ -61,7 +61,7 @@ install:
 
 bench: release
 	@build/release/apps/tq/tq bench codec
-	@build/release/bench/attn_bench
+	@build/release/apps/tq/tq bench attn
 	@build/release/apps/tq/tq bench engine -m models/tiny-qwen3-28m.q8_0.gguf \
 		--kv f16 --kv turbo:k8v3 --peer llama -t 1
 

@@ -8,6 +8,8 @@ install(TARGETS turboquant turboquant_shared EXPORT turboquantTargets
   LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}"
   INCLUDES DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(FILES "${PROJECT_SOURCE_DIR}/include/turboquant.h"
+  "${PROJECT_SOURCE_DIR}/include/turboquant_batch.h"
+  "${PROJECT_SOURCE_DIR}/include/turboquant_pages.h"
   DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 install(EXPORT turboquantTargets NAMESPACE turboquant:: DESTINATION "${tq_cmake_dir}")
 

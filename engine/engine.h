@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* engine.h — run a GGUF model on the compressed KV cache. Apps include it, and snapshot.h for
- * computed prompts that are kept.
+/* engine.h — run a GGUF model on the compressed KV cache. Apps include it, and snapshot.h.
  *
  * Nouns: a MODEL is immutable weights + tokenizer (share it between threads once loaded); a
  * SESSION is one mutable timeline of tokens with its KV cache (one thread at a time); a SAMPLER
  * picks tokens; a TEXT STREAM turns tokens into valid UTF-8. Strings are UTF-8, NUL-terminated.
  * Every function that can fail returns tqe_status and, when given one, fills a tqe_error with a
- * sentence a user can act on. A failed call leaves its objects as they were. Nothing here prints
- * or exits. The engine knows nothing of HTTP, argv or JSON.
+ * sentence a user can act on. A failed call leaves its objects as they were. Nothing prints or
+ * exits.
  */
 #ifndef TQE_ENGINE_H
 #define TQE_ENGINE_H
@@ -43,7 +42,6 @@ typedef struct tqe_error {
 /* ---- Model ----------------------------------------------------------------------------- */
 
 typedef struct tqe_model tqe_model;
-
 typedef struct tqe_model_params {
     bool no_repack; /* keep weights as mapped (tests); default: repack where ggml gains */
 } tqe_model_params;
@@ -125,13 +123,10 @@ tqe_status tqe_chat_format(const tqe_model *m, const char *tmpl, const tqe_chat_
                            size_t n, bool add_assistant, char **text, tqe_error *err);
 
 /* ---- Session --------------------------------------------------------------------------- */
-
 typedef struct tqe_session tqe_session;
-
-#define TQE_MAX_CTX     (1u << 24)
-#define TQE_MAX_THREADS 256u
-#define TQE_MAX_SEQS    1024u
-
+#define TQE_MAX_CTX          (1u << 24)
+#define TQE_MAX_THREADS      256u
+#define TQE_MAX_SEQS         1024u
 #define TQE_DEFAULT_BATCH    512u
 #define TQE_DEFAULT_ROLLBACK 32u
 
@@ -149,17 +144,14 @@ typedef struct tqe_session_params {
 tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_session_params *p,
                               tqe_error *err);
 void tqe_session_free(tqe_session *s);
-
-/* A session of its own with the first n tokens of s, n <= length. They share memory: the tokens
- * that both have are kept once. s and its forks belong to one thread at a time, together; any of
- * them may be freed first. There are logits if n is the length of s. Errors: TQE_ERR_FULL (n_seqs),
- * TQE_ERR_ARG (n above the length, or 0 < n < tqe_session_min_truncate). */
+/* A session of its own with the first n tokens of s; what both have is kept once. s and its forks
+ * belong to one thread at a time, together; any may be freed first. Logits come along if n is the
+ * length. Errors: TQE_ERR_FULL (n_seqs), TQE_ERR_ARG (0 < n < min_truncate, n above the length). */
 tqe_status tqe_session_fork(tqe_session **out, const tqe_session *s, size_t n, tqe_error *err);
 
-/* Called between batches of a long eval; return false to stop (TQE_ERR_CANCELLED: the tokens
- * done so far stay, and there are no logits until the next eval). */
+/* Called between batches of a long eval; false stops it (TQE_ERR_CANCELLED: the tokens done so far
+ * stay, and there are no logits until the next eval). */
 typedef bool tqe_progress_fn(void *ctx, size_t n_done, size_t n_total);
-
 /* Run n tokens and append them. Afterwards tqe_session_logits is for the last one. all_logits:
  * NULL, or [n][n_vocab] that gets the logits of every token. */
 tqe_status tqe_session_eval(tqe_session *s, const int32_t *ids, size_t n, float *all_logits,
@@ -167,11 +159,9 @@ tqe_status tqe_session_eval(tqe_session *s, const int32_t *ids, size_t n, float 
 /* [n_vocab], valid until the next eval; NULL before the first and after a truncation. */
 const float *tqe_session_logits(const tqe_session *s);
 size_t tqe_session_len(const tqe_session *s);
-/* [tqe_session_len]: the tokens of the timeline, valid until the next change. */
-const int32_t *tqe_session_tokens(const tqe_session *s);
-/* Drop the tokens from n on (roll back). Sliding windows and the options tail and start of a KV
- * scheme forget rows that are read no more: n must then be 0 or at least min_truncate, which is
- * never above length - 1 - rollback unless the session was forked or truncated before. */
+/* Drop the tokens from n on. Windows and the options tail and start forget rows that are read no
+ * more: n must be 0 or at least min_truncate, which is at most length - 1 - rollback unless the
+ * session was forked or truncated before. */
 tqe_status tqe_session_truncate(tqe_session *s, size_t n, tqe_error *err);
 size_t tqe_session_min_truncate(const tqe_session *s);
 
@@ -179,21 +169,19 @@ typedef struct tqe_session_info {
     char kv[TQ_SCHEME_TEXT_BYTES]; /* canonical scheme */
     uint32_t n_ctx, n_threads, n_batch;
     uint32_t n_tokens;
-    size_t kv_bytes_per_token;  /* over all layers */
-    size_t kv_bytes_used;       /* n_tokens * kv_bytes_per_token; with a window less, with tail,
-                                   sink or start also what is kept in f16 beside that */
+    size_t kv_bytes_per_token; /* over all layers */
+    size_t kv_bytes_used; /* rows held: n_tokens * the above, less with windows, and those in f16 */
     size_t f16_bytes_per_token; /* what an f16 cache would take */
     size_t kv_bytes_capacity;   /* memory of the cache (touched only as it fills), with all forks */
 } tqe_session_info;
 void tqe_session_get_info(const tqe_session *s, tqe_session_info *info);
 
-/* What fits: the longest context of n_seqs sessions (1..TQE_MAX_SEQS) whose cache takes at most
- * memory_bytes. Only the geometry of m is needed (tqe_model_probe). */
+/* The longest context of n_seqs sessions whose cache takes at most memory_bytes. Of m only the
+ * geometry is needed (tqe_model_probe). */
 typedef struct tqe_kv_plan {
-    uint32_t n_ctx;         /* of each session, a multiple of 64; 0: not even 64 tokens fit */
-    size_t cache_bytes;     /* what tqe_session_create allocates for that n_ctx and n_seqs; or 0 */
-    size_t page_bytes;      /* 64 tokens of all layers, packed */
-    size_t bytes_per_token; /* the same for one */
+    uint32_t n_ctx;     /* of each session, a multiple of 64; 0: not even 64 tokens fit */
+    size_t cache_bytes; /* what tqe_session_create allocates for that n_ctx and n_seqs; or 0 */
+    size_t page_bytes, bytes_per_token; /* 64 tokens of all layers, packed, and one */
 } tqe_kv_plan;
 tqe_status tqe_kv_plan_make(tqe_kv_plan *out, const tqe_model_info *m, const tq_scheme *scheme,
                             uint64_t memory_bytes, uint32_t n_seqs, tqe_error *err);
@@ -201,7 +189,6 @@ tqe_status tqe_kv_plan_make(tqe_kv_plan *out, const tqe_model_info *m, const tq_
 /* ---- Sampler --------------------------------------------------------------------------- */
 
 typedef struct tqe_sampler tqe_sampler;
-
 typedef struct tqe_sampler_params {
     float temp;    /* 0: greedy */
     int32_t top_k; /* 0: off */
@@ -219,7 +206,6 @@ tqe_status tqe_sampler_next(tqe_sampler *s, const float *logits, int32_t *id, tq
 /* ---- Peer: stock libllama on the same file, for comparisons -------------------------------- */
 
 typedef struct tqe_peer tqe_peer;
-
 typedef struct tqe_peer_params {
     uint32_t n_ctx, n_threads, n_batch;
     const char *kv_type; /* "f32", "f16", "q8_0", "q4_0" ... for K and V; "q8_0/q4_0" for a pair */
@@ -231,8 +217,32 @@ void tqe_peer_free(tqe_peer *p);
 /* As tqe_session_eval; all_logits as there. logits_out: NULL or [n_vocab] of the last token. */
 tqe_status tqe_peer_eval(tqe_peer *p, const int32_t *ids, size_t n, float *all_logits,
                          float *logits_out, tqe_error *err);
-/* Forget all tokens. */
-void tqe_peer_clear(tqe_peer *p);
+void tqe_peer_clear(tqe_peer *p); /* forget all tokens */
+
+/* ---- Peer: ggml's own attention kernel, on data of the caller ------------------------------ */
+
+typedef struct tqe_peer_attn tqe_peer_attn;
+typedef struct tqe_peer_attn_params {
+    const char *kv_type; /* as in tqe_peer_params */
+    bool head_major;     /* rows as [kv_head][token], not llama.cpp's [token][kv_head] */
+    uint32_t n_heads, n_kv_heads, d_k, d_v;
+    uint32_t n_kv, q_len; /* query i sees the tokens up to n_kv - q_len + i */
+    uint32_t n_threads;
+    float scale;
+} tqe_peer_attn_params;
+
+/* Check params. kv_bytes: keys and values as stored; all_bytes: all memory that create takes. */
+tqe_status tqe_peer_attn_bytes(const tqe_peer_attn_params *p, size_t *kv_bytes, size_t *all_bytes,
+                               tqe_error *err);
+tqe_status tqe_peer_attn_create(tqe_peer_attn **out, const tqe_peer_attn_params *p, tqe_error *err);
+void tqe_peer_attn_free(tqe_peer_attn *a); /* NULL allowed */
+/* Store tokens [first, first + n): k [n][n_kv_heads][d_k], v [n][n_kv_heads][d_v]. */
+void tqe_peer_attn_write(tqe_peer_attn *a, uint32_t first, uint32_t n, const float *k,
+                         const float *v);
+/* q [q_len][n_heads][d_k] -> out [q_len][n_heads][d_v]. *seconds: by the caller's clock, of the
+ * kernel alone; its threads are awake before and asleep again when this returns. */
+tqe_status tqe_peer_attn_run(tqe_peer_attn *a, const float *q, float *out, double (*now)(void),
+                             double *seconds, tqe_error *err);
 
 #ifdef __cplusplus
 }

@@ -160,6 +160,12 @@ ggml_backend_dev_t tqe_cpu_device(void);
 
 uint32_t tqe_physical_cores(void);
 
+/* ---- peer_llama.c --------------------------------------------------------------------------- */
+
+/* "q8_0" or "q8_0/q4_0"; NULL: f16. */
+tqe_status tqe_peer_parse_types(const char *s, enum ggml_type *k, enum ggml_type *v,
+                                tqe_error *err);
+
 /* ---- attn_op.c: the only file that joins ggml tensors to tq_* -------------------------------- */
 
 /* One attention layer of a session; the userdata of its three nodes. */

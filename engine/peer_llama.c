@@ -37,7 +37,7 @@ static bool find_type(const char *s, size_t n, enum ggml_type *out)
     return false;
 }
 
-static tqe_status parse_types(const char *s, enum ggml_type *k, enum ggml_type *v, tqe_error *err)
+tqe_status tqe_peer_parse_types(const char *s, enum ggml_type *k, enum ggml_type *v, tqe_error *err)
 {
     s = s != NULL ? s : "f16";
     const char *slash = strchr(s, '/');
@@ -96,7 +96,7 @@ static tqe_status peer_init(tqe_peer *peer, const char *path, const tqe_peer_par
     enum ggml_type type_k = GGML_TYPE_F16;
     enum ggml_type type_v = GGML_TYPE_F16;
     tqe_status st = check_params(p, err);
-    if (st != TQE_OK || (st = parse_types(p->kv_type, &type_k, &type_v, err)) != TQE_OK ||
+    if (st != TQE_OK || (st = tqe_peer_parse_types(p->kv_type, &type_k, &type_v, err)) != TQE_OK ||
         (st = tqe_model_probe(path, &info, err)) != TQE_OK ||
         (st = check_vectors(path, err)) != TQE_OK) {
         return st;

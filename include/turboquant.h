@@ -99,8 +99,9 @@ TQ_API tq_status tq_scheme_parse(tq_scheme *out, const char *text, char *err, si
  * TQ_ERR_SIZE (never from TQ_SCHEME_TEXT_BYTES on), TQ_ERR_ARG (a scheme that no text gives). */
 TQ_API tq_status tq_scheme_format(const tq_scheme *s, char *dst, size_t dst_bytes);
 
-/* Exact bytes of one token of one KV head in packed form: key row + value row, metadata included.
- * For turbo:kKvV: D*(K+V+1.5)/8 where 32 divides D. Errors: TQ_ERR_DIM (d_k or d_v). */
+/* Exact bytes of one token of one KV head in packed form: key row + value row, metadata included;
+ * d_v 0: the key row alone (tq_layer.v_in_k). For turbo:kKvV: D*(K+V+1.5)/8 where 32 divides D.
+ * Errors: TQ_ERR_DIM (d_k or d_v). */
 TQ_API tq_status tq_scheme_bytes_per_token(const tq_scheme *s, uint32_t d_k, uint32_t d_v,
                                            size_t *bytes);
 
@@ -193,6 +194,10 @@ typedef struct tq_layer {
      * donor and the same heads, d_k, d_v and window; its own scheme and k_mean are not used. */
     uint32_t donor;
     const float *k_mean; /* NULL, or [n_kv_heads][d_k] f32, copied: what keys are stored without */
+    /* 1: a value is the first d_v <= d_k elements of its key, as in latent attention (576/512), not
+     * stored apart: append takes k alone (v NULL). k_bits must be v_bits; no k_mean; the key format
+     * is used, also in f16. */
+    uint32_t v_in_k;
 } tq_layer;
 
 typedef struct tq_cache_config {
@@ -287,33 +292,11 @@ typedef struct tq_cache_stats {
 } tq_cache_stats;
 TQ_API tq_status tq_cache_get_stats(const tq_cache *c, tq_cache_stats *out);
 
-/* Pages as bytes, for files. The pages that a sequence of this length needs for queries at its end
- * or later, whatever its history: all PACKED pages by page, then layer; then the F16 ones. */
-typedef enum tq_form { TQ_FORM_PACKED = 0, TQ_FORM_F16 = 1 } tq_form;
-typedef struct tq_page_ref {
-    tq_form form;
-    uint32_t page, layer;
-    uint32_t n_tokens; /* rows, from token page * 64 on */
-    size_t bytes;      /* per KV head: n_tokens key codes, scales, zeros; then of the values */
-} tq_page_ref;
-
-/* next: from a zeroed ref to the first page, then on; bytes 0: there is none left.
- * export: write ref.bytes bytes.   import: begin on an empty sequence (as append_begin, any length
- * within n_pages), give every page in the order of next, then append_commit or append_abort.
- * Imported bytes are not checked: any are decoded. Errors: TQ_ERR_STATE (unknown sequence; export:
- * append in progress; begin: not empty; commit: pages are missing), TQ_ERR_ARG (not the ref that
- * next gave), TQ_ERR_SIZE (n_bytes is not ref.bytes), TQ_ERR_FULL. */
-TQ_API tq_status tq_cache_page_next(const tq_cache *c, uint32_t seq, tq_page_ref *ref);
-TQ_API tq_status tq_cache_page_export(const tq_cache *c, uint32_t seq, const tq_page_ref *ref,
-                                      void *dst, size_t n_bytes);
-TQ_API tq_status tq_cache_import_begin(tq_cache *c, uint32_t seq, uint32_t n_tokens);
-TQ_API tq_status tq_cache_import_page(tq_cache *c, uint32_t seq, const tq_page_ref *ref,
-                                      const void *src, size_t n_bytes);
-
 /* One form of the rows of a layer. Page p is at pages + p * page_bytes; page_table has the page ids
  * by token / 64 of the tokens that the sequence keeps in this form. pages NULL: no such form. */
+typedef enum tq_form { TQ_FORM_PACKED = 0, TQ_FORM_F16 = 1 } tq_form;
 typedef struct tq_rows {
-    const tq_codec *k, *v;
+    const tq_codec *k, *v; /* v == k, the same object: values are in the keys */
     const uint8_t *pages;
     size_t page_bytes;
     const uint32_t *page_table;
@@ -324,6 +307,7 @@ typedef struct tq_rows {
 typedef struct tq_view {
     tq_rows packed, f16;
     uint32_t n_kv_heads;
+    uint32_t d_v;               /* elements of a value: v->dim, or fewer where they are in keys */
     uint32_t n_tokens;          /* committed and pending */
     uint32_t window;            /* of the layer */
     uint32_t min_query;         /* lowest position whose query finds all that it reads */

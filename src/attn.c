@@ -79,11 +79,12 @@ static tq_work_map make_work_map(int path, uint32_t rows, const tq_attn_shape *s
     m.s = take(&m.total, (size_t)s_rows * TQ_TILE);
     m.alpha = take(&m.total, s_rows);
     m.span = take(&m.total, s_rows); /* a span is smaller than an f32 */
-    if (path == TQ_PATH_FUSED) {
+    if (path == TQ_PATH_FUSED)
         m.prep = take(&m.total, tq_prep_bytes(rows, s->d_k) / sizeof(float));
-    } else {
-        m.tile = take(&m.total, (size_t)TQ_TILE * d_max);
+    else
         m.keys = take(&m.total, (size_t)TQ_TILE * s->d_k);
+    if (path != TQ_PATH_FUSED || s->decode_values) {
+        m.tile = take(&m.total, (size_t)TQ_TILE * d_max);
         m.values = take(&m.total, (size_t)TQ_TILE * tq_round_up(s->d_v, TQ_STRIP));
     }
     return m;
@@ -121,12 +122,20 @@ static tq_status plan_shape(tq_attn_plan *p, const tq_attn_shape *s, tq_attn_mod
     return TQ_OK;
 }
 
+/* Formats that only keys have, when values are in the keys. f16 can be summed. */
+static int must_decode_values(const tq_codec *v)
+{
+    return !v->kernels->attn->weigh[tq_kfmt(v->format)];
+}
+
 static tq_attn_shape shape_of(const tq_attn_config *cfg, const tq_view *v)
 {
     tq_attn_shape s = {.n_kv = v->n_kv_heads,
                        .group = cfg->n_q_heads / v->n_kv_heads,
                        .d_k = v->packed.k->dim,
-                       .d_v = v->packed.v->dim,
+                       .d_v = v->attn == TQ_ATTN_DEQUANT ? v->d_v : v->packed.v->dim,
+                       .d_out = v->d_v,
+                       .decode_values = must_decode_values(v->packed.v),
                        .n_tokens = v->n_tokens,
                        .q_len = cfg->q_len,
                        .window = cfg->window,
@@ -136,7 +145,8 @@ static tq_attn_shape shape_of(const tq_attn_config *cfg, const tq_view *v)
 
 tq_status tq_attn_plan_init(tq_attn_plan *p, const tq_attn_config *cfg, const tq_view *v)
 {
-    if (!p || !cfg || !v || !v->packed.k || !v->packed.v || v->n_kv_heads == 0)
+    if (!p || !cfg || !v || !v->packed.k || !v->packed.v || v->n_kv_heads == 0 || v->d_v == 0 ||
+        v->d_v > v->packed.v->dim || (v->d_v != v->packed.v->dim && v->packed.v != v->packed.k))
         return TQ_ERR_ARG;
     if (cfg->n_q_heads == 0 || cfg->n_q_heads % v->n_kv_heads != 0 ||
         cfg->n_q_heads / v->n_kv_heads > GROUP_MAX || cfg->q_len == 0 || cfg->q_len > Q_MAX ||
@@ -161,7 +171,12 @@ tq_status tq_attn_bounds(const tq_layer *layer, uint32_t n_q_heads, uint32_t max
         n_q_heads % layer->n_kv_heads != 0 || n_q_heads / layer->n_kv_heads > GROUP_MAX ||
         max_q_len == 0 || max_q_len > Q_MAX || max_tokens == 0)
         return TQ_ERR_ARG;
-    tq_status st = tq_scheme_bytes_per_token(&layer->scheme, layer->d_k, layer->d_v, &unused);
+    tq_codec values;
+    tq_status st = tq_scheme_bytes_per_token(&layer->scheme, layer->d_k,
+                                             layer->v_in_k ? 0 : layer->d_v, &unused);
+    if (st == TQ_OK) /* any ISA: a format that scalar.c cannot sum, none can */
+        st = tq_scheme_codec(&layer->scheme, !layer->v_in_k,
+                             layer->v_in_k ? layer->d_k : layer->d_v, TQ_ISA_SCALAR, &values);
     if (st != TQ_OK)
         return st;
     const tq_scheme *scheme = &layer->scheme;
@@ -175,7 +190,8 @@ tq_status tq_attn_bounds(const tq_layer *layer, uint32_t n_q_heads, uint32_t max
         tq_attn_shape s = {.n_kv = layer->n_kv_heads,
                            .group = n_q_heads / layer->n_kv_heads,
                            .d_k = layer->d_k,
-                           .d_v = layer->d_v,
+                           .d_v = values.dim,
+                           .decode_values = must_decode_values(&values),
                            .n_tokens = tq_max_u32(max_tokens, q_lens[i]),
                            .q_len = q_lens[i],
                            .n_forms = two ? 2 : 1};
@@ -231,7 +247,7 @@ static void reset_result(const tq_attn_job *j, const tq_attn_result *res)
 static int plan_fits(const tq_attn_plan *p, const tq_view *v)
 {
     return p && v && p->n_parts > 0 && v->n_tokens == p->priv[PRIV_N_TOKENS] &&
-           v->n_kv_heads == p->priv[PRIV_N_KV] &&
+           v->n_kv_heads == p->priv[PRIV_N_KV] && v->d_v <= v->packed.v->dim &&
            shape_of(&p->cfg, v).n_forms == p->priv[PRIV_N_FORMS];
 }
 
@@ -361,17 +377,21 @@ static void merge_row(const tq_attn_plan *p, const tq_attn_shape *s, const tq_vi
 tq_status tq_attn_merge(const tq_attn_plan *p, const tq_view *v, float *out, size_t out_stride,
                         const void *partials, void *work, uint32_t row, uint32_t n)
 {
-    (void)work; /* the sums and the rotation are done in the output row */
     if (!plan_fits(p, v) || !out || !partials || (uintptr_t)partials % ALIGNMENT != 0 ||
-        row > p->n_rows || n > p->n_rows - row ||
-        out_stride < (size_t)p->cfg.n_q_heads * v->packed.v->dim)
+        row > p->n_rows || n > p->n_rows - row || out_stride < (size_t)p->cfg.n_q_heads * v->d_v)
         return TQ_ERR_ARG;
     const tq_attn_shape s = shape_of(&p->cfg, v);
     const int rotated = p->priv[PRIV_PATH] != TQ_PATH_DEQUANT && v->packed.v->rotated;
+    if (s.d_v != s.d_out && (!work || (uintptr_t)work % ALIGNMENT != 0))
+        return TQ_ERR_ARG;
     for (uint32_t i = row; i < row + n; i++) {
         const uint32_t token = i / p->cfg.n_q_heads, head = i % p->cfg.n_q_heads;
-        merge_row(p, &s, v, rotated, out + token * out_stride + (size_t)head * s.d_v, partials,
-                  token, head);
+        float *dst = out + token * out_stride + (size_t)head * s.d_out;
+        /* A longer row than the output's is finished in the scratch. */
+        float *sum = s.d_v == s.d_out ? dst : work;
+        merge_row(p, &s, v, rotated, sum, partials, token, head);
+        if (sum != dst)
+            memcpy(dst, sum, s.d_out * sizeof *dst);
     }
     return TQ_OK;
 }

@@ -16,8 +16,12 @@
 enum { TQ_PATH_FUSED, TQ_PATH_TILED, TQ_PATH_DEQUANT };
 
 typedef struct tq_attn_shape {
-    uint32_t n_kv, group, d_k, d_v, n_tokens, q_len, window;
-    uint32_t n_forms; /* results of a part: 1, or 2 where rows are kept in f16 too */
+    uint32_t n_kv, group, d_k;
+    uint32_t d_v; /* elements that are summed: of a stored value, so a whole key if it is in one */
+    uint32_t d_out; /* elements of an output row */
+    uint32_t n_tokens, q_len, window;
+    int decode_values; /* FUSED: no kernel sums these values from their bytes */
+    uint32_t n_forms;  /* results of a part: 1, or 2 where rows are kept in f16 too */
 } tq_attn_shape;
 
 /* Where a thread's scratch lies, in f32 from its start; each part 64-byte aligned. */

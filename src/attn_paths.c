@@ -94,6 +94,20 @@ static void set_ahead(tq_const_planes *p, const tq_codec *next_codec, tq_const_p
     p->ahead_bytes = TQ_PAGE_TOKENS * next_codec->block_bytes;
 }
 
+/* out = alpha * out + weights times the values of a page, decoded, or still rotated. */
+static void weigh_decoded(const tq_attn_job *j, const tq_rows *rows, const tq_attn_result *res,
+                          uint32_t page, uint32_t n)
+{
+    const tq_codec *c = rows->v;
+    const tq_attn_kernels *kern = j->v->kernels->attn;
+    float *tile = j->work + j->map.tile, *values = j->work + j->map.values;
+    c->kernels->codec->decode_rotated[tq_kfmt(c->format)](
+        c, tile, c->dim, tq_rows_planes(rows, j->kv_head, page, 0, 1), n);
+    kern->pack_values(values, tile, c->dim, n, c->dim);
+    kern->gemm(res->out, j->out_stride, j->work + j->map.s, TQ_TILE, values, j->work + j->map.alpha,
+               j->rows, tq_round_up(c->dim, TQ_STRIP), n);
+}
+
 /* One step over the page at t0, whose spans are made. more: the next page is one of this pass. */
 static void fused_page(const tq_attn_job *j, const tq_rows *rows, const tq_attn_result *res,
                        uint32_t t0, uint32_t n, int more)
@@ -112,7 +126,10 @@ static void fused_page(const tq_attn_job *j, const tq_rows *rows, const tq_attn_
         add_bias(j, s, 0, j->rows);
     j->v->kernels->attn->softmax(s, (tq_span *)(void *)(j->work + j->map.span), j->rows,
                                  j->cfg->softcap, res->max, res->sum, alpha);
-    v_kern->weigh[vf](rows->v, res->out, j->out_stride, s, alpha, j->rows, values, n);
+    if (v_kern->weigh[vf])
+        v_kern->weigh[vf](rows->v, res->out, j->out_stride, s, alpha, j->rows, values, n);
+    else
+        weigh_decoded(j, rows, res, page, n);
 }
 
 static void fused_pass(const tq_attn_job *j, int form, uint32_t t_begin, uint32_t t_end)

@@ -250,8 +250,10 @@ static void encode_form(const tq_cache *c, const tq_form_state *form, uint32_t s
     if (rows <= lo)
         return;
     uint8_t *side = form->pages + tq_table(c, form->kind, slot)[r->page_idx] * form->page_bytes +
-                    r->head * tq_page_head_bytes(&form->k, &form->v);
+                    r->head * tq_page_head_bytes(&form->k, tq_form_v(form));
     form->encode_k(&form->k, tq_page_planes(&form->k, side, first), k, k_stride, rows - lo);
+    if (form->v_in_k)
+        return;
     side += TQ_PAGE_TOKENS * form->k.block_bytes;
     form->encode_v(&form->v, tq_page_planes(&form->v, side, first),
                    r->v + (lo - r->lo) * r->v_stride, r->v_stride, rows - lo);
@@ -259,11 +261,10 @@ static void encode_form(const tq_cache *c, const tq_form_state *form, uint32_t s
 
 static tq_status encode_run(const tq_cache *c, const tq_layer_state *l, uint32_t slot, const run *r)
 {
-    const tq_codec *kc = &l->form[0].k, *vc = &l->form[0].v;
     const tq_codec_kernels *kern = c->kernels->codec;
-    const uint32_t n = r->hi - r->lo, d = kc->dim;
+    const uint32_t n = r->hi - r->lo, d = l->form[0].k.dim;
     if (kern->first_nonfinite(r->k, r->k_stride, d, n) < n ||
-        kern->first_nonfinite(r->v, r->v_stride, vc->dim, n) < n)
+        (r->v && kern->first_nonfinite(r->v, r->v_stride, l->d_v, n) < n))
         return TQ_ERR_NONFINITE;
     if (!l->k_mean) {
         for (int f = 0; f < 2; f++)
@@ -290,13 +291,13 @@ tq_status tq_cache_append_rows(tq_cache *c, uint32_t seq, uint32_t layer, const 
                                size_t k_stride, const float *v, size_t v_stride, uint32_t part,
                                uint32_t n_parts)
 {
-    if (!c || !k || !v || layer >= c->n_layers || n_parts == 0 || part >= n_parts)
+    if (!c || !k || layer >= c->n_layers || n_parts == 0 || part >= n_parts)
         return TQ_ERR_ARG;
     const tq_layer_state *l = &c->layers[layer];
-    if (l->stored_by != layer)
+    if (l->stored_by != layer || (v == NULL) != l->form[0].v_in_k)
         return TQ_ERR_ARG;
-    const uint32_t d_k = l->form[0].k.dim, d_v = l->form[0].v.dim;
-    if (k_stride < (size_t)l->n_kv_heads * d_k || v_stride < (size_t)l->n_kv_heads * d_v)
+    const uint32_t d_k = l->form[0].k.dim, d_v = l->d_v;
+    if (k_stride < (size_t)l->n_kv_heads * d_k || (v && v_stride < (size_t)l->n_kv_heads * d_v))
         return TQ_ERR_ARG;
     uint32_t slot = tq_seq_slot(c, seq);
     if (slot == TQ_NO_INDEX || !c->seqs[slot].is_appending || c->seqs[slot].is_importing)
@@ -320,7 +321,7 @@ tq_status tq_cache_append_rows(tq_cache *c, uint32_t seq, uint32_t layer, const 
         r.hi = r.hi > end ? end : r.hi;
         const size_t row = r.lo - first;
         r.k = k + row * k_stride + (size_t)r.head * d_k;
-        r.v = v + row * v_stride + (size_t)r.head * d_v;
+        r.v = v ? v + row * v_stride + (size_t)r.head * d_v : NULL;
         tq_status st = encode_run(c, l, slot, &r);
         if (st != TQ_OK)
             return st;
@@ -376,14 +377,14 @@ tq_status tq_cache_append_abort(tq_cache *c, uint32_t seq)
 tq_status tq_cache_append(tq_cache *c, uint32_t seq, const float *k, const float *v,
                           uint32_t n_tokens)
 {
-    if (!c || !k || !v || c->n_layers != 1)
+    if (!c || !k || c->n_layers != 1)
         return TQ_ERR_ARG;
     const tq_layer_state *l = &c->layers[0];
     tq_status st = tq_cache_append_begin(c, seq, n_tokens);
     if (st != TQ_OK)
         return st;
     st = tq_cache_append_rows(c, seq, 0, k, (size_t)l->n_kv_heads * l->form[0].k.dim, v,
-                              (size_t)l->n_kv_heads * l->form[0].v.dim, 0, 1);
+                              (size_t)l->n_kv_heads * l->d_v, 0, 1);
     if (st != TQ_OK) {
         tq_cache_append_abort(c, seq);
         return st;

@@ -16,10 +16,11 @@
 
 #include "cpu/kernels.h"
 
-/* Bytes of one KV head in a page. */
+/* Bytes of one KV head in a page. Values that are part of their keys have the same codec: not an
+ * equal one, the same object. */
 static inline size_t tq_page_head_bytes(const tq_codec *k, const tq_codec *v)
 {
-    return (size_t)TQ_PAGE_TOKENS * (k->block_bytes + v->block_bytes);
+    return (size_t)TQ_PAGE_TOKENS * (k->block_bytes + (v == k ? 0 : v->block_bytes));
 }
 
 /* Planes of one side from its token `slot` on. side: first byte of the side in the page. */
@@ -44,7 +45,7 @@ static inline tq_const_planes tq_rows_planes(const tq_rows *r, uint32_t kv_head,
     const tq_codec *c = is_value ? r->v : r->k;
     const uint8_t *side = r->pages + r->page_table[page_idx] * r->page_bytes +
                           kv_head * tq_page_head_bytes(r->k, r->v);
-    if (is_value)
+    if (is_value && c != r->k)
         side += TQ_PAGE_TOKENS * r->k->block_bytes;
     const uint8_t *scale = side + TQ_PAGE_TOKENS * c->code_bytes;
     const uint8_t *zero = scale + TQ_PAGE_TOKENS * c->scale_bytes;

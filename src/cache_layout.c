@@ -92,13 +92,14 @@ static tq_status form_init(tq_form_state *s, const tq_cache_config *cfg, uint32_
     if (form == TQ_FORM_F16 || is_skipped(cfg, i))
         scheme = (tq_scheme){.family = TQ_FAMILY_F16, .k_bits = 16, .v_bits = 16};
     tq_status st = tq_scheme_codec(&scheme, 0, l->d_k, isa_mask, &s->k);
-    if (st == TQ_OK)
+    if (st == TQ_OK && !l->v_in_k)
         st = tq_scheme_codec(&scheme, 1, l->d_v, isa_mask, &s->v);
     if (st != TQ_OK)
         return st;
+    s->v_in_k = l->v_in_k != 0;
     s->encode_k = s->k.kernels->codec->encode[tq_kfmt(s->k.format)];
-    s->encode_v = s->v.kernels->codec->encode[tq_kfmt(s->v.format)];
-    s->page_bytes = l->n_kv_heads * tq_page_head_bytes(&s->k, &s->v);
+    s->encode_v = l->v_in_k ? NULL : s->v.kernels->codec->encode[tq_kfmt(s->v.format)];
+    s->page_bytes = l->n_kv_heads * tq_page_head_bytes(&s->k, tq_form_v(s));
     return TQ_OK;
 }
 
@@ -110,7 +111,8 @@ static tq_status check_layer(const tq_cache_config *cfg, uint32_t i)
     if (l->donor != 0) {
         const tq_layer *d = &cfg->layers[l->donor - 1];
         return l->donor <= i && d->donor == 0 && d->n_kv_heads == l->n_kv_heads &&
-                       d->d_k == l->d_k && d->d_v == l->d_v && d->window == l->window
+                       d->d_k == l->d_k && d->d_v == l->d_v && d->window == l->window &&
+                       d->v_in_k == l->v_in_k
                    ? TQ_OK
                    : TQ_ERR_ARG;
     }
@@ -118,10 +120,16 @@ static tq_status check_layer(const tq_cache_config *cfg, uint32_t i)
         return TQ_ERR_ARG;
     if (l->scheme.kmean[0] || l->scheme.layers[0])
         return TQ_ERR_SCHEME;
+    if (l->v_in_k > 1 || (l->v_in_k && l->k_mean))
+        return TQ_ERR_ARG;
+    if (l->v_in_k && l->scheme.k_bits != l->scheme.v_bits)
+        return TQ_ERR_SCHEME;
+    if (l->v_in_k && (l->d_v == 0 || l->d_v > l->d_k || l->d_v % 8 != 0))
+        return TQ_ERR_DIM;
     tq_form_state s;
     /* A layer that is skipped still has to have a scheme that exists and fits. */
     size_t unused;
-    tq_status st = tq_scheme_bytes_per_token(&l->scheme, l->d_k, l->d_v, &unused);
+    tq_status st = tq_scheme_bytes_per_token(&l->scheme, l->d_k, l->v_in_k ? 0 : l->d_v, &unused);
     if (st == TQ_OK)
         st = form_init(&s, cfg, i, TQ_FORM_PACKED, TQ_ISA_SCALAR);
     if (st == TQ_OK && l->k_mean &&
@@ -299,6 +307,7 @@ static tq_status layers_init(tq_cache *c, const tq_cache_config *cfg, uint8_t *k
         const tq_layer *l = &cfg->layers[i];
         tq_layer_state *s = &c->layers[i];
         *s = (tq_layer_state){.n_kv_heads = l->n_kv_heads,
+                              .d_v = l->d_v,
                               .window = l->window,
                               .stored_by = l->donor ? l->donor - 1 : i,
                               .attn = l->scheme.attn};

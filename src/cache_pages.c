@@ -32,13 +32,11 @@ static void next_page(const tq_cache *c, uint32_t n, tq_page_ref *ref)
     for (; r.form <= TQ_FORM_F16; r.form++, r.page = 0, r.layer = 0)
         for (; r.page < tq_pages_for(n); r.page++, r.layer = 0)
             for (; r.layer < c->n_layers; r.layer++) {
-                const tq_layer_state *l = &c->layers[r.layer];
-                const tq_form_state *f = &l->form[r.form];
+                const tq_form_state *f = &c->layers[r.layer].form[r.form];
                 if (f->kind == TQ_NO_INDEX)
                     continue;
                 r.n_tokens = rows_of_page(&c->kinds[f->kind].keep, n, r.page);
-                r.bytes =
-                    (size_t)l->n_kv_heads * r.n_tokens * (f->k.block_bytes + f->v.block_bytes);
+                r.bytes = f->page_bytes / TQ_PAGE_TOKENS * r.n_tokens;
                 if (r.bytes > 0) {
                     *ref = r;
                     return;
@@ -70,8 +68,9 @@ static void copy_page(const tq_cache *c, uint32_t slot, const tq_page_ref *ref, 
 {
     const tq_layer_state *l = &c->layers[ref->layer];
     const tq_form_state *f = &l->form[ref->form];
+    const tq_codec none = {.dim = 0}, *v = f->v_in_k ? &none : &f->v;
     const size_t plane[] = {f->k.code_bytes, f->k.scale_bytes, f->k.zero_bytes,
-                            f->v.code_bytes, f->v.scale_bytes, f->v.zero_bytes};
+                            v->code_bytes,   v->scale_bytes,   v->zero_bytes};
     uint8_t *page = f->pages + tq_table(c, f->kind, slot)[ref->page] * f->page_bytes;
     for (uint32_t h = 0; h < l->n_kv_heads; h++)
         for (int p = 0; p < 6; p++) {

@@ -15,6 +15,7 @@
 #define TQ_CACHE_PRIV_H
 
 #include "cache.h"
+#include "turboquant_pages.h"
 
 #define TQ_NO_INDEX UINT32_MAX
 
@@ -25,8 +26,9 @@ typedef struct tq_keep {
 } tq_keep;
 
 typedef struct tq_form_state {
-    tq_codec k, v;
+    tq_codec k, v; /* v is not used where values are in the keys */
     tq_encode_fn *encode_k, *encode_v;
+    int v_in_k;
     size_t page_bytes;
     uint8_t *pages;
     uint32_t kind; /* TQ_NO_INDEX: the layer has no such form */
@@ -34,7 +36,7 @@ typedef struct tq_form_state {
 
 typedef struct tq_layer_state {
     tq_form_state form[2]; /* by tq_form */
-    uint32_t n_kv_heads, window;
+    uint32_t n_kv_heads, d_v, window;
     uint32_t stored_by; /* itself, or its donor */
     uint32_t sink, tail, start;
     tq_attn_mode attn;
@@ -76,6 +78,12 @@ struct tq_cache {
     tq_allocator allocator; /* of a created cache */
     void *block;            /* what the allocator returned, or NULL */
 };
+
+/* What tq_rows calls v. */
+static inline const tq_codec *tq_form_v(const tq_form_state *f)
+{
+    return f->v_in_k ? &f->k : &f->v;
+}
 
 static inline uint32_t tq_pages_for(uint64_t n_tokens)
 {

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* cache_read.c — what a cache tells: lengths, bytes, views, decoded rows. Changes nothing. */
 #include "cache_priv.h"
+#include "codec.h"
+
+#include <string.h>
 
 tq_status tq_cache_len(const tq_cache *c, uint32_t seq, uint32_t *n_tokens)
 {
@@ -58,7 +61,7 @@ static tq_rows rows_of(const tq_cache *c, const tq_form_state *f, uint32_t slot)
     if (f->kind == TQ_NO_INDEX)
         return (tq_rows){0};
     return (tq_rows){.k = &f->k,
-                     .v = &f->v,
+                     .v = tq_form_v(f),
                      .pages = f->pages,
                      .page_bytes = f->page_bytes,
                      .page_table = tq_table(c, f->kind, slot)};
@@ -75,6 +78,7 @@ tq_status tq_cache_view(const tq_cache *c, uint32_t seq, uint32_t layer, tq_view
     tq_view v = {.packed = rows_of(c, &l->form[TQ_FORM_PACKED], slot),
                  .f16 = rows_of(c, &l->form[TQ_FORM_F16], slot),
                  .n_kv_heads = l->n_kv_heads,
+                 .d_v = l->d_v,
                  .n_tokens = c->seqs[slot].n_tokens + c->seqs[slot].n_pending,
                  .window = l->window,
                  .sink = l->sink,
@@ -94,6 +98,19 @@ tq_status tq_cache_view(const tq_cache *c, uint32_t seq, uint32_t layer, tq_view
     return TQ_OK;
 }
 
+/* The first d_v elements of rows, of which a whole one must be decoded at a time. */
+static void decode_starts(const tq_view *v, const tq_rows *r, uint32_t kv_head, uint32_t page_idx,
+                          uint32_t slot, uint32_t n, float *dst)
+{
+    const tq_codec *c = r->v;
+    float row[TQ_DIM_MAX];
+    for (uint32_t i = 0; i < n; i++) {
+        c->kernels->codec->decode[tq_kfmt(c->format)](
+            c, row, c->dim, tq_rows_planes(r, kv_head, page_idx, slot + i, 1), 1);
+        memcpy(dst + (size_t)i * v->d_v, row, v->d_v * sizeof *row);
+    }
+}
+
 /* Tokens [first, first + n) in one form. */
 static void decode_rows(const tq_view *v, const tq_rows *r, uint32_t kv_head, uint32_t first,
                         uint32_t n, float *dst_k, float *dst_v)
@@ -106,7 +123,9 @@ static void decode_rows(const tq_view *v, const tq_rows *r, uint32_t kv_head, ui
         for (int side = 0; side < 2; side++) {
             const tq_codec *c = side ? r->v : r->k;
             float *dst = side ? dst_v : dst_k;
-            if (dst)
+            if (dst && side && v->d_v != c->dim)
+                decode_starts(v, r, kv_head, page_idx, slot, run, dst + (size_t)done * v->d_v);
+            else if (dst)
                 c->kernels->codec->decode[tq_kfmt(c->format)](
                     c, dst + (size_t)done * c->dim, c->dim,
                     tq_rows_planes(r, kv_head, page_idx, slot, side), run);
@@ -154,7 +173,7 @@ tq_status tq_view_decode_at(const tq_view *v, uint32_t query, uint32_t kv_head, 
         end = end > first + n ? first + n : end;
         decode_rows(v, is_packed ? &v->packed : &v->f16, kv_head, t, end - t,
                     dst_k ? dst_k + (size_t)(t - first) * v->packed.k->dim : NULL,
-                    dst_v ? dst_v + (size_t)(t - first) * v->packed.v->dim : NULL);
+                    dst_v ? dst_v + (size_t)(t - first) * v->d_v : NULL);
     }
     return TQ_OK;
 }

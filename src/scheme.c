@@ -594,7 +594,8 @@ tq_status tq_scheme_bytes_per_token(const tq_scheme *s, uint32_t d_k, uint32_t d
     if (!bytes)
         return TQ_ERR_ARG;
     tq_status st = tq_scheme_codec(s, 0, d_k, TQ_ISA_SCALAR, &k);
-    if (st == TQ_OK)
+    v.block_bytes = 0;
+    if (st == TQ_OK && d_v != 0)
         st = tq_scheme_codec(s, 1, d_v, TQ_ISA_SCALAR, &v);
     if (st == TQ_OK)
         *bytes = k.block_bytes + v.block_bytes;

@@ -46,7 +46,7 @@ c_files src | tr '\n' '\0' | xargs -0 grep -nwE 'printf|fprintf|abort|exit|longj
 includes src include | while IFS= read -r line; do
     h=${line##*: }
     case $h in
-    turboquant.h | assert.h | float.h | limits.h | math.h | stdbool.h | stddef.h | stdint.h | stdlib.h | \
+    turboquant.h | turboquant_batch.h | turboquant_pages.h | assert.h | float.h | limits.h | math.h | stdbool.h | stddef.h | stdint.h | stdlib.h | \
         string.h | stdalign.h | stdatomic.h | immintrin.h | cpuid.h | arm_neon.h | sys/auxv.h) ;;
     *) [ -f "src/$h" ] || [ -f "src/cpu/$h" ] || echo "$line" ;;
     esac
@@ -66,7 +66,7 @@ includes apps | while IFS= read -r line; do
     h=${line##*: }
     file=${line%%:*}
     case $h in
-    engine.h | snapshot.h | turboquant.h | jansson.h) ;;
+    engine.h | snapshot.h | turboquant.h | turboquant_batch.h | turboquant_pages.h | jansson.h) ;;
     *ggml* | *gguf* | *llama*) echo "$line" ;;
     *)
         # Its own headers stand beside it or above it under apps/; all else is the system's.

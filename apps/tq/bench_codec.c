@@ -5,7 +5,8 @@
  * Policy: encoders read their rows from memory: each call takes the next rows of a buffer larger
  * than the last cache, so the read bandwidth beside them is the bound. Decoders write rows that
  * stay in a cache. The instruction sets take turns within each round and the median over the rounds
- * is shown, so that a moment of other work does not fall on one of them alone.
+ * is shown, so that a moment of other work does not fall on one of them alone; beside it the best
+ * round, for machines that others share.
  */
 #define _DEFAULT_SOURCE /* sysconf's cache sizes */
 #include "args.h"
@@ -71,6 +72,12 @@ static const struct format {
 };
 enum { N_FORMATS = sizeof formats / sizeof formats[0] };
 
+/* The default scheme, keys and values in turn. */
+static const struct format scheme[2] = {
+    {TQ_FMT_AFFINE_K8, "turbo:k8v3", 0},
+    {TQ_FMT_LLOYD_V3, "turbo:k8v3", 0},
+};
+
 typedef struct codec_bench {
     uint32_t dim, n_rounds;
     uint32_t isas[MAX_ISAS];
@@ -78,7 +85,7 @@ typedef struct codec_bench {
     float *rows; /* [n_rows][dim]: more than the last cache holds */
     size_t n_rows, next;
     float *decoded;  /* [N_ROWS][dim] */
-    uint8_t *blocks; /* [N_ROWS][4 * dim]: no format takes more than f32 */
+    uint8_t *blocks; /* [2][N_ROWS][4 * dim]: no format takes more than f32 */
     double clock_hz;
 } codec_bench;
 
@@ -93,21 +100,31 @@ static const float *next_rows(codec_bench *b)
     return x;
 }
 
+/* The codecs of a row: one, or keys and values. */
+typedef struct coders {
+    tq_codec c[2];
+    size_t n, block_bytes;
+} coders;
+
 /* Seconds per vector. The calls are repeated until the clock's grain does not matter. */
-static bool time_codec(codec_bench *b, const tq_codec *c, bool encode, double *seconds)
+static bool time_codec(codec_bench *b, const coders *k, bool encode, double *seconds)
 {
-    size_t bytes = N_ROWS * c->block_bytes;
     double start = text_now(), elapsed = 0;
     size_t n = 0;
     while (elapsed < 1e-3) {
-        tq_status st =
-            encode ? tq_codec_encode(c, b->blocks, bytes, next_rows(b), b->dim, N_ROWS, NULL)
-                   : tq_codec_decode(c, b->decoded, b->dim, b->blocks, bytes, N_ROWS);
-        if (st != TQ_OK) {
-            msg_error("%s", tq_status_name(st));
-            return false;
+        for (size_t i = 0; i < k->n; i++) {
+            const tq_codec *c = &k->c[i];
+            uint8_t *blocks = b->blocks + i * N_ROWS * b->dim * sizeof(float);
+            size_t bytes = N_ROWS * c->block_bytes;
+            tq_status st =
+                encode ? tq_codec_encode(c, blocks, bytes, next_rows(b), b->dim, N_ROWS, NULL)
+                       : tq_codec_decode(c, b->decoded, b->dim, blocks, bytes, N_ROWS);
+            if (st != TQ_OK) {
+                msg_error("%s", tq_status_name(st));
+                return false;
+            }
+            n += N_ROWS;
         }
-        n += N_ROWS;
         elapsed = text_now() - start;
     }
     *seconds = elapsed / (double)n;
@@ -180,26 +197,42 @@ static size_t buffer_bytes(void)
 
 /* ---- Report ---- */
 
-/* One side of a row: seconds per vector, and those of scalar (0: not measured). */
-static void put_side(const codec_bench *b, double seconds, double scalar)
+/* One direction of a row: seconds per vector in ascending order; the median of scalar (0: not
+ * measured). */
+static void put_times(const codec_bench *b, const double *t, double scalar)
 {
-    double bytes = (double)b->dim * sizeof(float);
-    out_printf(" %8.2f %8.2f %8.3f", bytes / seconds * 1e-9, seconds * b->clock_hz / b->dim,
-               seconds * 1e6);
+    const double bytes = (double)b->dim * sizeof(float), median = t[b->n_rounds / 2];
+    out_printf(" %8.2f %7.2f %8.2f %8.3f", bytes / median * 1e-9, bytes / t[0] * 1e-9,
+               median * b->clock_hz / b->dim, median * 1e6);
     if (scalar > 0) {
-        out_printf(" %6.1fx", scalar / seconds);
+        out_printf(" %6.1fx", scalar / median);
     } else {
         out_printf("%8s", "-");
     }
 }
 
-static bool bench_format(codec_bench *b, const struct format *f)
+static tq_status open_coders(coders *k, const struct format *f, size_t n, uint32_t dim,
+                             uint32_t isa)
+{
+    *k = (coders){.n = n};
+    for (size_t i = 0; i < n; i++) {
+        tq_status st = tq_codec_init(&k->c[i], f[i].format, dim, f[i].flags, isa);
+        if (st != TQ_OK) {
+            return st;
+        }
+        k->block_bytes += k->c[i].block_bytes;
+    }
+    return TQ_OK;
+}
+
+/* One row: the format, or the n of a scheme. */
+static bool bench_formats(codec_bench *b, const struct format *f, size_t n)
 {
     static double times[MAX_ISAS][2][MAX_ROUNDS];
-    tq_codec codecs[MAX_ISAS];
+    coders k[MAX_ISAS];
     char name[64];
     for (size_t i = 0; i < b->n_isas; i++) {
-        tq_status st = tq_codec_init(&codecs[i], f->format, b->dim, f->flags, b->isas[i]);
+        tq_status st = open_coders(&k[i], f, n, b->dim, b->isas[i]);
         if (st == TQ_ERR_DIM) {
             out_printf("%-13s does not support %u\n", f->name, b->dim);
             return true;
@@ -211,20 +244,19 @@ static bool bench_format(codec_bench *b, const struct format *f)
     }
     for (uint32_t r = 0; r < b->n_rounds; r++) {
         for (size_t i = 0; i < b->n_isas; i++) {
-            if (!time_codec(b, &codecs[i], true, &times[i][0][r]) ||
-                !time_codec(b, &codecs[i], false, &times[i][1][r])) {
+            if (!time_codec(b, &k[i], true, &times[i][0][r]) ||
+                !time_codec(b, &k[i], false, &times[i][1][r])) {
                 return false;
             }
         }
     }
     for (size_t i = 0; i < b->n_isas; i++) {
-        out_printf("%-13s%6zu  %-7s", i ? "" : f->name, codecs[i].block_bytes,
+        out_printf("%-13s%6zu  %-7s", i ? "" : f->name, k[i].block_bytes,
                    setup_isa_names(name, b->isas[i]));
-        for (int side = 0; side < 2; side++) {
-            double *t = times[i][side];
-            qsort(t, b->n_rounds, sizeof *t, compare);
-            double scalar = times[0][side][b->n_rounds / 2];
-            put_side(b, t[b->n_rounds / 2], b->isas[0] == TQ_ISA_SCALAR ? scalar : 0);
+        for (int way = 0; way < 2; way++) {
+            qsort(times[i][way], b->n_rounds, sizeof times[i][way][0], compare);
+            double scalar = times[0][way][b->n_rounds / 2];
+            put_times(b, times[i][way], b->isas[0] == TQ_ISA_SCALAR ? scalar : 0);
         }
         out_write("\n", 1);
     }
@@ -238,11 +270,11 @@ static void put_head(const codec_bench *b)
                b->n_rounds);
     out_printf("memory: reads %.2f GB/s (%s); clock %.2f GHz\n\n", measure_read(b) * 1e-9,
                text_size(size, b->n_rows * b->dim * sizeof(float)), b->clock_hz * 1e-9);
-    out_printf("%s%-13s%6s  %-7s%34s%34s%s\n", out_bold(), "", "", "", "encode, rows from memory",
+    out_printf("%s%-13s%6s  %-7s%42s%42s%s\n", out_bold(), "", "", "", "encode, rows from memory",
                "decode, into a cache", out_plain());
     out_printf("%s%-13s%6s  %-7s", out_bold(), "format", "bytes", "isa");
     for (int side = 0; side < 2; side++) {
-        out_printf("%9s%9s%9s%8s", "GB/s f32", "cyc/elem", "us/row", "scalar");
+        out_printf("%9s%8s%9s%9s%8s", "GB/s f32", "best", "cyc/elem", "us/row", "scalar");
     }
     out_printf("%s\n", out_plain());
 }
@@ -274,7 +306,7 @@ static int codec_bench_run(codec_bench *b, uint32_t mask)
     b->n_rows = buffer_bytes() / sizeof(float) / n * N_ROWS;
     b->rows = malloc(b->n_rows * b->dim * sizeof *b->rows);
     b->decoded = malloc(n * sizeof *b->decoded);
-    b->blocks = malloc(n * sizeof *b->rows);
+    b->blocks = malloc(2 * n * sizeof *b->rows);
     bool ok = b->rows && b->decoded && b->blocks;
     if (!ok) {
         msg_error("not enough memory");
@@ -283,8 +315,9 @@ static int codec_bench_run(codec_bench *b, uint32_t mask)
         b->clock_hz = measure_clock();
         put_head(b);
     }
+    ok = ok && bench_formats(b, scheme, 2);
     for (size_t i = 0; ok && i < N_FORMATS; i++) {
-        ok = bench_format(b, &formats[i]);
+        ok = bench_formats(b, &formats[i], 1);
     }
     free(b->rows);
     free(b->decoded);

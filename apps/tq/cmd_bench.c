@@ -11,6 +11,7 @@ static const struct bench {
     int (*run)(int argc, char **argv);
     const char *summary;
 } benches[] = {
+    {"attn", bench_attn, "attention over a cache, beside ggml's own kernel"},
     {"codec", bench_codec, "time to compress and expand a vector"},
     {"engine", bench_engine, "prompt and decode speed of a model, beside stock llama.cpp"},
     {"snapshot", bench_snapshot, "saving and restoring, beside the disk and beside computing"},

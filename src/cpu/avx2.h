@@ -45,9 +45,9 @@ TQ_INLINE __m256i tq_load16_twice(const uint8_t *p)
     return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
 
-/* The 32 codes of group g of a row into out [4] x 8. Reads no byte outside the row: rows have an
- * even number of groups, so a 3-bit group borrows its neighbour's bytes. 8-bit codes come out
- * unsigned. */
+/* The 32 codes of group g of a row into out [4] x 8. Reads no byte outside the row if the group has
+ * a neighbour, g ^ 1, whose bytes a 3-bit group borrows; the last of an odd number of groups, and a
+ * short one, take tq_unpack_last. 8-bit codes come out unsigned. */
 TQ_INLINE void tq_unpack_group(__m256i *out, const uint8_t *row, uint32_t g, int b)
 {
     const uint8_t *p = row + (size_t)g * 4 * (size_t)b;
@@ -81,6 +81,15 @@ TQ_INLINE void tq_unpack_group(__m256i *out, const uint8_t *row, uint32_t g, int
         out[2] = tq_unpack8(hi, 5, 6);
         out[3] = tq_unpack8(hi, 5, 11);
     }
+}
+
+/* The codes of the last group of a row, of n elements: no byte behind them is read. The codes from
+ * n on are 0. */
+TQ_INLINE void tq_unpack_last(__m256i *out, const uint8_t *p, uint32_t n, int b)
+{
+    uint8_t copy[32] = {0};
+    memcpy(copy, p, n * (uint32_t)b / 8);
+    tq_unpack_group(out, copy, 0, b);
 }
 
 /* 32 codes, one per 32-bit lane and within -128..255, to 32 bytes in order. */

@@ -3,7 +3,8 @@
  *
  * Minimum and maximum do not depend on the order (but for the sign of a zero, which the format
  * drops), so a group is reduced in vectors; eight groups then share one vector of scales and zero
- * points. Groups on which the guard acts are rare and go through the reference, one by one.
+ * points. Groups on which the guard acts are rare and go through the reference, one by one. A short
+ * last group is filled up with its first element, which changes neither its range nor its codes.
  */
 #include "cpu/avx2.h"
 #include "cpu/avx2_codec.h"
@@ -14,6 +15,13 @@ typedef struct groups {
     uint8_t *scale[8];
     uint8_t *zero[8];
 } groups;
+
+/* Short groups among them: filled up, and their codes before the end is cut off. */
+typedef struct fills {
+    float x[8][TQ_GROUP];
+    uint8_t codes[8][TQ_GROUP];
+    uint8_t *to[8]; /* NULL: not a short group */
+} fills;
 
 /* Lane i of the result is the minimum (maximum) of v[i]. */
 TQ_INLINE __m256 reduce8(const __m256 *v, int is_max)
@@ -109,50 +117,88 @@ TQ_INLINE void encode_groups(const groups *gr, int n, int b, int strict)
     }
 }
 
+TQ_INLINE void fill_up(groups *gr, fills *f, int i, uint32_t n)
+{
+    for (uint32_t j = 0; j < TQ_GROUP; j++)
+        f->x[i][j] = gr->x[i][j < n ? j : 0];
+    f->to[i] = gr->codes[i];
+    gr->x[i] = f->x[i];
+    gr->codes[i] = f->codes[i];
+}
+
+TQ_INLINE void encode_held(groups *gr, fills *f, int held, uint32_t last, int b, int strict)
+{
+    for (int i = held; i < 8; i++) /* unused lanes need something to read */
+        gr->x[i] = gr->x[0];
+    encode_groups(gr, held, b, strict);
+    for (int i = 0; last < TQ_GROUP && i < held; i++) {
+        if (f->to[i])
+            memcpy(f->to[i], f->codes[i], last * (uint32_t)b / 8);
+        f->to[i] = NULL;
+    }
+}
+
 TQ_INLINE void encode_affine(const tq_codec *c, tq_planes dst, const float *src, size_t src_stride,
                              size_t n, int b)
 {
     const int strict = (c->flags & TQ_CODEC_STRICT) != 0;
+    const uint32_t last = tq_group_size(c->dim, c->n_groups - 1);
     groups gr;
+    fills f;
     int held = 0;
 
+    memset(f.to, 0, sizeof f.to);
     for (size_t row = 0; row < n; row++) {
         for (uint32_t g = 0; g < c->n_groups; g++) {
             gr.x[held] = src + row * src_stride + (size_t)g * TQ_GROUP;
             gr.codes[held] = dst.codes + row * dst.codes_stride + (size_t)g * 4 * (size_t)b;
             gr.scale[held] = dst.scale + row * dst.scale_stride + (size_t)g * 2;
             gr.zero[held] = dst.zero + row * dst.zero_stride + (size_t)g * 2;
+            if (last < TQ_GROUP && g + 1 == c->n_groups)
+                fill_up(&gr, &f, held, last);
             if (++held == 8) {
-                encode_groups(&gr, 8, b, strict);
+                encode_held(&gr, &f, 8, last, b, strict);
                 held = 0;
             }
         }
     }
-    if (held) {
-        for (int i = held; i < 8; i++) /* unused lanes need something to read */
-            gr.x[i] = gr.x[0];
-        encode_groups(&gr, held, b, strict);
+    if (held)
+        encode_held(&gr, &f, held, last, b, strict);
+}
+
+TQ_INLINE void decode_codes(float *out, __m256i *idx, __m256 s, __m256 z, uint32_t n, int b)
+{
+#pragma GCC unroll 4
+    for (uint32_t k = 0; k < n / 8; k++) {
+        if (b == 8) /* the sign */
+            idx[k] = _mm256_srai_epi32(_mm256_slli_epi32(idx[k], 24), 24);
+        __m256 v = _mm256_add_ps(_mm256_cvtepi32_ps(idx[k]), z);
+        _mm256_storeu_ps(out + 8 * k, _mm256_mul_ps(v, s));
     }
 }
 
 TQ_INLINE void decode_affine(const tq_codec *c, float *dst, size_t dst_stride, tq_const_planes src,
                              size_t n, int b)
 {
+    const uint32_t n_whole = c->dim / 64 * 2; /* groups with a neighbour */
+
     for (size_t row = 0; row < n; row++) {
         const uint8_t *codes = src.codes + row * src.codes_stride;
-        for (uint32_t g = 0; g < c->n_groups; g++) {
-            float *out = dst + row * dst_stride + (size_t)g * TQ_GROUP;
-            __m256 s = tq_broadcast_f16(src.scale + row * src.scale_stride + (size_t)g * 2);
-            __m256 z = tq_broadcast_f16(src.zero + row * src.zero_stride + (size_t)g * 2);
+        const uint8_t *scale = src.scale + row * src.scale_stride;
+        const uint8_t *zero = src.zero + row * src.zero_stride;
+        float *out = dst + row * dst_stride;
+        for (uint32_t g = 0; g < n_whole; g++) {
             __m256i idx[4];
-
             tq_unpack_group(idx, codes, g, b);
-            for (int k = 0; k < 4; k++) {
-                if (b == 8) /* the sign */
-                    idx[k] = _mm256_srai_epi32(_mm256_slli_epi32(idx[k], 24), 24);
-                __m256 v = _mm256_add_ps(_mm256_cvtepi32_ps(idx[k]), z);
-                _mm256_storeu_ps(out + 8 * k, _mm256_mul_ps(v, s));
-            }
+            decode_codes(out + g * TQ_GROUP, idx, tq_broadcast_f16(scale + (size_t)g * 2),
+                         tq_broadcast_f16(zero + (size_t)g * 2), TQ_GROUP, b);
+        }
+        for (uint32_t g = n_whole; g < c->n_groups; g++) {
+            const uint32_t size = tq_group_size(c->dim, g);
+            __m256i idx[4];
+            tq_unpack_last(idx, codes + (size_t)g * 4 * (size_t)b, size, b);
+            decode_codes(out + g * TQ_GROUP, idx, tq_broadcast_f16(scale + (size_t)g * 2),
+                         tq_broadcast_f16(zero + (size_t)g * 2), size, b);
         }
     }
 }

@@ -138,7 +138,7 @@ const tq_attn_kernels tq_attn_kernels_avx2 = {
               [TQ_KLLOYD5] = tq_avx2_weigh_v5,
               [TQ_KLLOYD8] = tq_avx2_weigh_v8,
               TQ_NORM_ENTRIES(tq_avx2_weigh_norm),
-              TQ_TCQ_ENTRIES(tq_avx2_weigh_tcq),
+              TQ_TCQ_ENTRIES(tq_avx2_weigh_norm),
               TQ_AVX2_WEIGH_PLAIN},
     .softmax = softmax,
     .pack_keys = tq_avx2_pack_keys,

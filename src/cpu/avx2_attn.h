@@ -51,7 +51,7 @@ tq_prep_fn tq_avx2_prep_norm;
 tq_score_fn tq_avx2_score_norm;
 
 /* avx2_attn_levels.c */
-tq_weigh_fn tq_avx2_weigh_norm, tq_avx2_weigh_tcq;
+tq_weigh_fn tq_avx2_weigh_norm;
 
 /* avx2_attn_tile.c */
 tq_pack_fn tq_avx2_pack_keys, tq_avx2_pack_values;

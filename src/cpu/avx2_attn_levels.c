@@ -1,185 +1,178 @@
 /* SPDX-License-Identifier: MIT */
-/* avx2_attn_levels.c — weighted sums of norm-codebook and trellis values, for AVX2.
+/* avx2_attn_levels.c — weighted sums of norm-codebook and trellis values, for AVX2, in integers.
  *
- * The tokens of a tile become int8 levels in the first cache, by shuffles of their planes
- * (avx2_norm.c, avx2_trellis_codes.c); decoded rows never exist. A level is widened to f32 on its
- * way into the multiplier and shared by the rows of a block; the one scale of a token goes into its
- * weight.
+ * The tokens of a tile become level bytes, four tokens to a lane (avx2_levels.c). The weight of a
+ * token, its scale included, is an int16 with one factor per row and tile, so vpmaddwd weighs two
+ * tokens of 8 elements and their sum is exact:
+ *     sum[j] += w16[t] * u[t][j] + w16[t+2] * u[t+2][j]     u = level + 128
+ * A sum starts at -128 times the sum of the weights. 64 * 32767 * 255 < 2^31. Weights are rounded
+ * to steps of 1 / 32767 of the largest, see kernels.h.
  *
  * Option mean: a mean adds the same number to each element of the unrotated row, so it adds
  * mean * w * R(1, 1, ...) to a sum.
  */
-#include "codebook.h"
 #include "cpu/avx2_attn.h"
-#include "cpu/avx2_codec.h"
-#include "cpu/avx2_trellis.h"
-#include "f16.h"
+#include "cpu/avx2_levels.h"
 #include "rotate.h"
 
-enum {
-    LEVEL_BYTES = 16384, /* levels of the values that are summed together */
-    PAD = 32
-};
+#include <float.h>
+#include <math.h>
 
-static float f16_of(const uint8_t *plane, size_t stride, uint32_t t)
-{
-    return tq_f32_from_f16(tq_load_le16(plane + t * stride));
-}
+enum { MAX_ROWS = TQ_WEIGHT_ROWS };
 
-TQ_INLINE __m256 levels8(const int8_t *level)
+void tq_avx2_round_weights(tq_weights *out, const float *w, const float *scale, float unit,
+                           uint32_t n, uint32_t rows)
 {
-    __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)level);
-    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
-}
+    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+    const uint32_t n16 = (n + 15) / 16 * 16;
+    float product[TQ_TILE];
 
-static void rotated_ones(float *ones, uint32_t dim)
-{
-    for (uint32_t j = 0; j < dim; j++)
-        ones[j] = 1;
-    tq_rotate_f32(ones, dim);
-}
-
-/* acc[r][0 .. 8 * vectors) = alpha[r] * that + sum of w[r][t] * level[t]. w [rows][64]. */
-TQ_INLINE void weigh_block(float *acc, size_t acc_stride, const float *w, const float *alpha,
-                           const int8_t *level, size_t level_stride, uint32_t n,
-                           const uint32_t rows, const uint32_t vectors)
-{
-    __m256 sum[4][2];
-#pragma GCC unroll 4
-    for (uint32_t r = 0; r < rows; r++)
-#pragma GCC unroll 4
-        for (uint32_t i = 0; i < vectors; i++)
-            sum[r][i] = _mm256_setzero_ps();
-    for (uint32_t t = 0; t < n; t++, level += level_stride) {
-        __m256 x[2];
-#pragma GCC unroll 4
-        for (uint32_t i = 0; i < vectors; i++)
-            x[i] = levels8(level + 8 * i);
-#pragma GCC unroll 4
-        for (uint32_t r = 0; r < rows; r++) {
-            const __m256 y = _mm256_broadcast_ss(w + r * TQ_TILE + t);
-#pragma GCC unroll 4
-            for (uint32_t i = 0; i < vectors; i++)
-                sum[r][i] = _mm256_fmadd_ps(y, x[i], sum[r][i]);
-        }
-    }
-#pragma GCC unroll 4
     for (uint32_t r = 0; r < rows; r++) {
-        const __m256 y = _mm256_broadcast_ss(alpha + r);
-#pragma GCC unroll 4
-        for (uint32_t i = 0; i < vectors; i++) {
-            float *dst = acc + r * acc_stride + 8 * i;
-            _mm256_storeu_ps(dst, _mm256_fmadd_ps(y, _mm256_loadu_ps(dst), sum[r][i]));
+        __m256 max = _mm256_setzero_ps(), sum = _mm256_setzero_ps();
+        for (uint32_t t = 0; t < n16; t += 8) {
+            const __m256 x =
+                _mm256_mul_ps(_mm256_loadu_ps(w + r * TQ_TILE + t), _mm256_loadu_ps(scale + t));
+            const __m256 a = _mm256_and_ps(x, magnitude);
+            max = _mm256_max_ps(max, a);
+            sum = _mm256_add_ps(sum, a);
+            _mm256_storeu_ps(product + t, x);
+        }
+        const float m = tq_hmax8(max), total = tq_hsum8(sum);
+        /* Below, the quotient could overflow; beside any other tile it is 0. Above: a NaN or Inf of
+         * weights or hostile scales must show in the result. */
+        const int usable = total >= 0x1p-90f && total <= FLT_MAX;
+        const __m256 up = _mm256_set1_ps(usable ? 32767.0f / m : 0);
+        out->factor[r] = usable ? unit * (m / 32767.0f) : total < 0x1p-90f ? 0 : NAN;
+        for (uint32_t t = 0; t < n16; t += 16) {
+            __m256i x = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(product + t), up));
+            __m256i y = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(product + t + 8), up));
+            x = _mm256_packs_epi32(_mm256_shuffle_epi32(x, 0xd8), _mm256_shuffle_epi32(y, 0xd8));
+            x = _mm256_permute4x64_epi64(x, 0xd8);
+            _mm256_storeu_si256((__m256i *)(void *)(out->w16 + r * TQ_TILE + t), x);
         }
     }
 }
 
-TQ_INLINE void weigh_rows(float *acc, size_t acc_stride, const float *w, const float *alpha,
-                          const int8_t *level, size_t level_stride, uint32_t n, uint32_t dim,
+int32_t tq_avx2_weights_start(const int16_t *w16, uint32_t n)
+{
+    __m256i sum = _mm256_setzero_si256();
+    for (uint32_t t = 0; t < n; t += 16) {
+        const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(w16 + t));
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x, _mm256_set1_epi16(-TQ_LEVEL_ZERO)));
+    }
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+}
+
+/* acc[0 .. 7] and, if both, acc[16 .. 23] = alpha * that + factor * sum. */
+TQ_INLINE void finish(float *acc, const __m256i sum[2], float factor, const float *alpha, int both)
+{
+    const __m256 f = _mm256_set1_ps(factor), al = _mm256_broadcast_ss(alpha);
+    const __m256 a = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[0]), f);
+    const __m256 b = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[1]), f);
+    const __m256 x = _mm256_permute2f128_ps(a, b, 0x20), y = _mm256_permute2f128_ps(a, b, 0x31);
+    _mm256_storeu_ps(acc, _mm256_fmadd_ps(al, _mm256_loadu_ps(acc), x));
+    if (both)
+        _mm256_storeu_ps(acc + 16, _mm256_fmadd_ps(al, _mm256_loadu_ps(acc + 16), y));
+}
+
+/* All elements. level [blocks][quads][64] of quads * 4 tokens, w16 from the first of them on. */
+TQ_INLINE void weigh_rows(float *acc, size_t acc_stride, const int16_t *w16, const float *factor,
+                          const float *alpha, const uint8_t *level, uint32_t quads, uint32_t dim,
                           tq_walk *ahead, const uint32_t rows)
 {
-    uint32_t j = 0;
-    for (; j + 16 <= dim; j += 16) {
-        tq_walk_on(ahead);
-        weigh_block(acc + j, acc_stride, w, alpha, level + j, level_stride, n, rows, 2);
-    }
-    if (j < dim)
-        weigh_block(acc + j, acc_stride, w, alpha, level + j, level_stride, n, rows, 1);
-}
-
-/* Up to four rows, and the means of the tokens. */
-static void weigh_four(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
-                       const float *alpha, uint32_t rows, const int8_t *level, const float *scale,
-                       const float *mean, const float *ones, uint32_t n, tq_walk *ahead)
-{
-    const uint32_t dim = v->dim;
-    const size_t stride = dim + PAD;
-    float scaled[4 * TQ_TILE];
+    const __m256i low = _mm256_set1_epi16(255);
+    int32_t start[MAX_ROWS];
 
     for (uint32_t r = 0; r < rows; r++)
-        for (uint32_t t = 0; t < n; t++)
-            scaled[r * TQ_TILE + t] = w[r * TQ_TILE + t] * scale[t];
-    switch (rows) {
-    case 1:
-        weigh_rows(acc, acc_stride, scaled, alpha, level, stride, n, dim, ahead, 1);
-        break;
-    case 2:
-        weigh_rows(acc, acc_stride, scaled, alpha, level, stride, n, dim, ahead, 2);
-        break;
-    case 3:
-        weigh_rows(acc, acc_stride, scaled, alpha, level, stride, n, dim, ahead, 3);
-        break;
-    default:
-        weigh_rows(acc, acc_stride, scaled, alpha, level, stride, n, dim, ahead, 4);
-        break;
+        start[r] = tq_avx2_weights_start(w16 + r * TQ_TILE, quads * 4);
+    for (uint32_t block = 0; block * 16 < TQ_LEVEL_WIDTH(dim); block++) {
+        const uint32_t j = block / 2 * 32 + block % 2 * 8;
+        const int16_t *w = w16;
+        __m256i sum[MAX_ROWS][2];
+        if (block % 2 == 0)
+            tq_walk_on(ahead);
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+            sum[r][0] = sum[r][1] = _mm256_set1_epi32(start[r]);
+        for (uint32_t q = 0; q < quads; q++, level += 64, w += 4) {
+            const __m256i *x = (const __m256i *)(const void *)level;
+            const __m256i x0 = _mm256_loadu_si256(x), x1 = _mm256_loadu_si256(x + 1);
+            const __m256i even0 = _mm256_and_si256(x0, low), even1 = _mm256_and_si256(x1, low);
+            const __m256i odd0 = _mm256_srli_epi16(x0, 8), odd1 = _mm256_srli_epi16(x1, 8);
+            TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+                const uint8_t *pairs = (const uint8_t *)(w + r * TQ_TILE);
+                const __m256i a = _mm256_set1_epi32((int)tq_load_u32(pairs));
+                sum[r][0] = tq_add_i32(sum[r][0], _mm256_madd_epi16(even0, a));
+                sum[r][1] = tq_add_i32(sum[r][1], _mm256_madd_epi16(even1, a));
+                const __m256i b = _mm256_set1_epi32((int)tq_load_u32(pairs + 4));
+                sum[r][0] = tq_add_i32(sum[r][0], _mm256_madd_epi16(odd0, b));
+                sum[r][1] = tq_add_i32(sum[r][1], _mm256_madd_epi16(odd1, b));
+            }
+        }
+        if (j < dim)
+            TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+                finish(acc + r * acc_stride + j, sum[r], factor[r], alpha + r, j + 16 < dim);
     }
-    for (uint32_t r = 0; mean && r < rows; r++) {
+}
+
+/* Those of the tokens of a tile add the same to each element of the unrotated rows. */
+void tq_avx2_add_means(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
+                       uint32_t n_rows, tq_const_planes values, uint32_t n)
+{
+    float mean[TQ_TILE], ones[TQ_ROW_MAX];
+
+    for (uint32_t j = 0; j < v->dim; j++)
+        ones[j] = 1;
+    tq_rotate_f32(ones, v->dim);
+    tq_avx2_token_scales(mean, values.zero, values.zero_stride, 0, n);
+    for (uint32_t r = 0; r < n_rows; r++, w += TQ_TILE, acc += acc_stride) {
         float sum = 0;
         for (uint32_t t = 0; t < n; t++)
-            sum += w[r * TQ_TILE + t] * mean[t];
+            sum += w[t] * mean[t];
         const __m256 sum8 = _mm256_set1_ps(sum);
-        for (uint32_t j = 0; j < dim; j += 8) {
-            float *dst = acc + r * acc_stride + j;
-            _mm256_storeu_ps(
-                dst, _mm256_fmadd_ps(sum8, _mm256_loadu_ps(ones + j), _mm256_loadu_ps(dst)));
+        for (uint32_t j = 0; j < v->dim; j += 8) {
+            const __m256 old = _mm256_loadu_ps(acc + j);
+            _mm256_storeu_ps(acc + j, _mm256_fmadd_ps(sum8, _mm256_loadu_ps(ones + j), old));
         }
     }
-}
-
-/* Levels of m tokens from t on. */
-static void take_levels(int8_t *level, const tq_codec *v, const tq_trellis_tables *tables,
-                        tq_const_planes values, uint32_t t, uint32_t m)
-{
-    const uint8_t *codes = values.codes + t * values.codes_stride;
-
-    if (tables)
-        tq_avx2_trellis_levels(level, v->dim + PAD, codes, values.codes_stride, tables, v->bits,
-                               v->dim, m);
-    else
-        tq_avx2_norm_levels(v, level, v->dim + PAD, codes, values.codes_stride, m);
-}
-
-/* tables: of a trellis, or NULL. */
-static void weigh(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
-                  const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n,
-                  float unit, const tq_trellis_tables *tables)
-{
-    static const float one[4] = {1, 1, 1, 1};
-    const uint32_t dim = v->dim, has_mean = v->zero_bytes > 0;
-    const uint32_t fit = LEVEL_BYTES / (dim + PAD), step = fit < TQ_TILE ? fit : TQ_TILE;
-    int8_t level[LEVEL_BYTES + 2 * PAD];
-    float scale[TQ_TILE], mean[TQ_TILE], ones[TQ_ROW_MAX];
-    tq_walk ahead = tq_walk_begin(values, (n + step - 1) / step * (dim / 16));
-
-    if (has_mean)
-        rotated_ones(ones, dim);
-    for (uint32_t t = 0; t < n; t += step) {
-        const uint32_t m = n - t < step ? n - t : step;
-
-        take_levels(level, v, tables, values, t, m);
-        for (uint32_t i = 0; i < m; i++) {
-            scale[i] = f16_of(values.scale, values.scale_stride, t + i) * unit;
-            if (has_mean)
-                mean[i] = f16_of(values.zero, values.zero_stride, t + i);
-        }
-        for (uint32_t r = 0; r < n_rows; r += 4)
-            weigh_four(v, acc + r * acc_stride, acc_stride, w + (size_t)r * TQ_TILE + t,
-                       t ? one : alpha + r, n_rows - r < 4 ? n_rows - r : 4, level, scale,
-                       has_mean ? mean : NULL, ones, m, &ahead);
-    }
-}
-
-void tq_avx2_weigh_tcq(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
-                       const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n)
-{
-    const tq_trellis *trellis = tq_trellis_get(v->bits);
-    const tq_trellis_tables tables = tq_avx2_trellis_tables(trellis);
-
-    weigh(v, acc, acc_stride, w, alpha, n_rows, values, n, trellis->unit, &tables);
 }
 
 void tq_avx2_weigh_norm(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
                         const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n)
 {
-    weigh(v, acc, acc_stride, w, alpha, n_rows, values, n, tq_codebook_get(v->bits)->unit, NULL);
+    static const float one[MAX_ROWS] = {1, 1, 1, 1};
+    uint8_t level[TQ_LEVEL_ROOM] __attribute__((aligned(32)));
+    float scale[TQ_TILE] = {0};
+    const uint32_t dim = v->dim, step = tq_quad_tokens(dim);
+    tq_level_source source;
+    tq_walk ahead = tq_walk_scales_first(values, tq_quad_steps(dim, n));
+
+    tq_avx2_level_source(&source, v);
+    tq_avx2_token_scales(scale, values.scale, values.scale_stride, 0, n);
+    for (uint32_t t = 0; t < n; t += step) {
+        const uint32_t m = n - t < step ? n - t : step, quads = (m + 3) / 4;
+        tq_avx2_level_quads(level, &source, values, t, m, &ahead);
+        for (uint32_t r = 0; r < n_rows;) {
+            const uint32_t rows = n_rows - r < MAX_ROWS ? n_rows - r : MAX_ROWS;
+            float *dst = acc + r * acc_stride;
+            tq_weights of;
+            tq_avx2_round_weights(&of, w + r * TQ_TILE, scale, source.unit, n, rows);
+#define CALL(n_of_rows)                                                                            \
+    weigh_rows(dst, acc_stride, of.w16 + t, of.factor, t ? one : alpha + r, level, quads, dim,     \
+               &ahead, n_of_rows)
+            if (rows == 4)
+                CALL(4);
+            else if (rows == 3)
+                CALL(3);
+            else if (rows == 2)
+                CALL(2);
+            else
+                CALL(1);
+#undef CALL
+            r += rows;
+        }
+    }
+    if (v->zero_bytes)
+        tq_avx2_add_means(v, acc, acc_stride, w, n_rows, values, n);
 }

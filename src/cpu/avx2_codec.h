@@ -15,6 +15,9 @@ tq_decode_fn tq_avx2_decode_v2, tq_avx2_decode_v3, tq_avx2_decode_v4, tq_avx2_de
 tq_decode_fn tq_avx2_decode_rotated_v2, tq_avx2_decode_rotated_v3, tq_avx2_decode_rotated_v4,
     tq_avx2_decode_rotated_v5, tq_avx2_decode_rotated_v8;
 
+tq_encode_fn tq_avx2_encode_uniform4, tq_avx2_encode_uniform8;
+tq_decode_fn tq_avx2_decode_uniform4, tq_avx2_decode_uniform8;
+
 tq_encode_fn tq_avx2_encode_tcq;
 tq_decode_fn tq_avx2_decode_tcq, tq_avx2_decode_rotated_tcq;
 
@@ -23,10 +26,11 @@ tq_encode_fn tq_avx2_encode_turbo2, tq_avx2_encode_turbo3, tq_avx2_encode_turbo4
 tq_decode_fn tq_avx2_decode_norm;
 tq_decode_fn tq_avx2_decode_rotated_norm;
 
-/* Integer levels of n rows of norm-codebook: level [n], rows stride bytes apart, stride at least
- * dim rounded up to 32; the last row is written up to 31 bytes past that. */
+/* Integer levels of n rows of norm-codebook, each XORed with flip (0x80 makes bytes level + 128 of
+ * them): level [n], rows stride bytes apart, stride at least dim rounded up to 32; the last row is
+ * written up to 31 bytes past that. */
 void tq_avx2_norm_levels(const tq_codec *c, int8_t *level, size_t stride, const uint8_t *codes,
-                         size_t codes_stride, uint32_t n);
+                         size_t codes_stride, uint32_t n, uint8_t flip);
 
 void tq_avx2_rotate(float *x, uint32_t dim);
 void tq_avx2_unrotate(float *x, uint32_t dim);
@@ -44,17 +48,18 @@ tq_norm_encode_by_fn tq_avx2_encode_turbo4_by, tq_avx2_encode_turbo5_by, tq_avx2
 /* Entries of the formats that have no AVX-512 kernels, for both tables. Includer: cpu/scalar.h. */
 #define TQ_AVX2_ENCODE_OTHERS                                                                      \
     [TQ_KNORM8] = tq_avx2_encode_turbo8, TQ_MSE_ENTRIES(tq_scalar_encode_mse),                     \
-    TQ_PROD_ENTRIES(tq_scalar_encode_prod), TQ_UNIFORM_ENTRIES(tq_scalar_encode_uniform),          \
-    TQ_FORK_ENTRIES(tq_scalar_encode_fork)
+    TQ_PROD_ENTRIES(tq_scalar_encode_prod), [TQ_KUNIFORM4] = tq_avx2_encode_uniform4,              \
+    [TQ_KUNIFORM8] = tq_avx2_encode_uniform8, TQ_FORK_ENTRIES(tq_scalar_encode_fork)
 #define TQ_AVX2_DECODE_OTHERS                                                                      \
     TQ_NORM_ENTRIES(tq_avx2_decode_norm), TQ_TCQ_ENTRIES(tq_avx2_decode_tcq),                      \
         TQ_MSE_ENTRIES(tq_scalar_decode_mse), TQ_PROD_ENTRIES(tq_scalar_decode_prod),              \
-        TQ_UNIFORM_ENTRIES(tq_scalar_decode_uniform), TQ_FORK_ENTRIES(tq_scalar_decode_fork)
+        [TQ_KUNIFORM4] = tq_avx2_decode_uniform4, [TQ_KUNIFORM8] = tq_avx2_decode_uniform8,        \
+        TQ_FORK_ENTRIES(tq_scalar_decode_fork)
 #define TQ_AVX2_DECODE_ROTATED_OTHERS                                                              \
     TQ_NORM_ENTRIES(tq_avx2_decode_rotated_norm), TQ_TCQ_ENTRIES(tq_avx2_decode_rotated_tcq),      \
         TQ_MSE_ENTRIES(tq_scalar_decode_rotated_mse),                                              \
         TQ_PROD_ENTRIES(tq_scalar_decode_rotated_prod),                                            \
-        TQ_UNIFORM_ENTRIES(tq_scalar_decode_uniform),                                              \
+        [TQ_KUNIFORM4] = tq_avx2_decode_uniform4, [TQ_KUNIFORM8] = tq_avx2_decode_uniform8,        \
         TQ_FORK_ENTRIES(tq_scalar_decode_rotated_fork)
 
 #endif

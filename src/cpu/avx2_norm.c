@@ -12,6 +12,8 @@
 #include "cpu/avx2_rotated.h"
 #include "f16.h"
 
+#include <assert.h>
+
 enum { ROOM = TQ_ROW_MAX + TQ_ROW_PAD, MAX_EDGES = 31, MAX_EFFORT = 12 };
 
 TQ_INLINE __m256i load256(const void *p)
@@ -38,10 +40,23 @@ TQ_INLINE int32_t sum8(__m256i v)
 
 /* ---- Encode: codes ---- */
 
+/* 4 bits: |p| is cut into 16 equal cells, so narrow that none holds two boundaries of any stretch.
+ * A cell knows the boundary in it (or 32767, which no |p| exceeds) and how many lie before it: one
+ * comparison in place of seven. The cell of |p| is the same for all stretches. */
+typedef struct norm_cells {
+    __m256i low, high; /* bytes of the boundary, by cell */
+    __m256i before;
+} norm_cells;
+
+/* Cells of 65536 / 475 = 138.0: the nearest boundaries are 2^5 * 6 * 49 / 64 = 147 apart, and cell
+ * 15 begins at 2070, behind the last boundary but one (1599 at most). */
+enum { N_CELLS = 16, CELLS_PER_65536 = 475 };
+
 /* What is constant over the rows of a call. */
 typedef struct encoder {
     const tq_codebook *book;
     uint32_t effort;
+    norm_cells cells[MAX_EFFORT];         /* 4 bits */
     __m256i edges[MAX_EFFORT][MAX_EDGES]; /* of each stretch, in all lanes */
     __m256i table[2];                     /* magnitudes 0..15 and 16..31, in both halves */
     tq_row_constants k;
@@ -53,6 +68,28 @@ static __m256i table_of(const tq_codebook *book, uint32_t first)
     for (uint32_t i = 0; i < 16 && first + i < book->n_levels; i++)
         t[i] = book->levels[first + i];
     return _mm256_broadcastsi128_si256(load128(t));
+}
+
+static void cells_init(norm_cells *c, const int16_t *edges, uint32_t n)
+{
+    uint8_t low[N_CELLS], high[N_CELLS], before[N_CELLS];
+    uint32_t next = 0;
+
+    for (uint32_t i = 0; i < N_CELLS; i++) {
+        uint32_t bound = 32767;
+        before[i] = (uint8_t)next;
+        if (next < n) {
+            const uint32_t cell = (uint32_t)edges[next] * CELLS_PER_65536 >> 16;
+            if ((cell < N_CELLS ? cell : N_CELLS - 1) == i)
+                bound = (uint32_t)edges[next++];
+        }
+        low[i] = (uint8_t)bound;
+        high[i] = (uint8_t)(bound >> 8);
+    }
+    assert(next == n); /* or two boundaries share a cell */
+    c->low = _mm256_broadcastsi128_si256(load128(low));
+    c->high = _mm256_broadcastsi128_si256(load128(high));
+    c->before = _mm256_broadcastsi128_si256(load128(before));
 }
 
 static void encoder_init(encoder *e, const tq_codec *c)
@@ -73,6 +110,8 @@ static void encoder_init(encoder *e, const tq_codec *c)
         tq_codebook_edges(book, tq_stretches[i], edges);
         for (uint32_t k = 0; k + 1 < book->n_levels; k++)
             e->edges[i][k] = _mm256_set1_epi16(edges[k]);
+        if (c->bits == 4)
+            cells_init(&e->cells[i], edges, book->n_levels - 1);
     }
 }
 
@@ -87,6 +126,32 @@ TQ_INLINE __m256i magnitudes(__m256i a, const __m256i *edges, const int n)
             m2 = _mm256_sub_epi16(m2, _mm256_cmpgt_epi16(a, edges[i + 1]));
     }
     return _mm256_add_epi16(m, m2);
+}
+
+/* Cell numbers of |p|, each in the low byte and in the high byte; 0x80 in the other, for which a
+ * shuffle gives 0. */
+typedef struct cell_numbers {
+    __m256i low, high;
+} cell_numbers;
+
+TQ_INLINE cell_numbers cells_of(__m256i a)
+{
+    __m256i c = _mm256_mulhi_epu16(a, _mm256_set1_epi16(CELLS_PER_65536));
+    c = _mm256_min_epi16(c, _mm256_set1_epi16(N_CELLS - 1));
+    return (cell_numbers){
+        _mm256_or_si256(c, _mm256_set1_epi16((short)0x8000)),
+        _mm256_or_si256(_mm256_slli_epi16(c, 8), _mm256_set1_epi16(0x80)),
+    };
+}
+
+/* As magnitudes, 4 bits. */
+TQ_INLINE __m256i magnitudes_by_cell(__m256i a, cell_numbers cell, const norm_cells *c)
+{
+    const __m256i bound = _mm256_or_si256(_mm256_shuffle_epi8(c->low, cell.low),
+                                          _mm256_shuffle_epi8(c->high, cell.high));
+    const __m256i m =
+        _mm256_sub_epi16(_mm256_shuffle_epi8(c->before, cell.low), _mm256_cmpgt_epi16(a, bound));
+    return _mm256_or_si256(m, _mm256_set1_epi16((short)0x8000));
 }
 
 TQ_INLINE __m256i levels_of(__m256i m, const __m256i *table, const int b)
@@ -122,10 +187,15 @@ TQ_INLINE void try_stretches(trial *out, const int16_t *p, uint32_t dim, const e
     for (uint32_t j = 0; j < padded; j += 32) {
         const __m256i a0 = _mm256_abs_epi16(load256(p + j));
         const __m256i a1 = _mm256_abs_epi16(load256(p + j + 16));
+        const cell_numbers cell0 = cells_of(a0), cell1 = cells_of(a1);
 #pragma GCC unroll 3
         for (int i = 0; i < count; i++) {
             const __m256i *edges = e->edges[first + (uint32_t)i];
-            __m256i m0 = magnitudes(a0, edges, n_edges), m1 = magnitudes(a1, edges, n_edges);
+            const norm_cells *cells = &e->cells[first + (uint32_t)i];
+            __m256i m0 =
+                b == 4 ? magnitudes_by_cell(a0, cell0, cells) : magnitudes(a0, edges, n_edges);
+            __m256i m1 =
+                b == 4 ? magnitudes_by_cell(a1, cell1, cells) : magnitudes(a1, edges, n_edges);
             __m256i x = levels_of(m0, e->table, b), y = levels_of(m1, e->table, b);
             pl[i] = _mm256_add_epi32(
                 pl[i], _mm256_add_epi32(_mm256_madd_epi16(a0, x), _mm256_madd_epi16(a1, y)));
@@ -424,7 +494,7 @@ static void level_tables(__m256i table[2], const tq_codebook *book)
 
 /* src: the planes, with 15 readable bytes behind them. */
 TQ_INLINE void unpack_levels(int8_t *level, const uint8_t *src, uint32_t dim,
-                             const __m256i table[2], const int b)
+                             const __m256i table[2], __m256i flip, const int b)
 {
     uint8_t low[ROOM], high[ROOM];
     const uint32_t first = dim * (b == 2 || b == 3 ? 2u : 4u) / 8;
@@ -448,12 +518,12 @@ TQ_INLINE void unpack_levels(int8_t *level, const uint8_t *src, uint32_t dim,
                 l = _mm256_blendv_epi8(l, _mm256_shuffle_epi8(table[1], m), bit_mask(h, 0));
             l = negate_where(l, bit_mask(h, b == 6));
         }
-        store256(level + j, l);
+        store256(level + j, _mm256_xor_si256(l, flip));
     }
 }
 
 TQ_INLINE void unpack_rows(const tq_codec *c, int8_t *level, size_t stride, const uint8_t *codes,
-                           size_t codes_stride, uint32_t n, const int b)
+                           size_t codes_stride, uint32_t n, __m256i flip, const int b)
 {
     const uint32_t last_plane = c->dim * (b == 3 || b == 5 ? 1u : b == 4 ? 4u : 2u) / 8;
     __m256i table[2];
@@ -466,32 +536,46 @@ TQ_INLINE void unpack_rows(const tq_codec *c, int8_t *level, size_t stride, cons
             memcpy(copy, codes, c->code_bytes);
             src = copy;
         }
-        unpack_levels(level + i * stride, src, c->dim, table, b);
+        unpack_levels(level + i * stride, src, c->dim, table, flip, b);
     }
 }
 
-void tq_avx2_norm_levels(const tq_codec *c, int8_t *level, size_t stride, const uint8_t *codes,
-                         size_t codes_stride, uint32_t n)
+/* 8 bits: stored as they are. */
+static void flip_row(uint8_t *level, const uint8_t *codes, uint32_t dim, uint8_t flip)
 {
+    const __m256i x = _mm256_set1_epi8((char)flip);
+    uint32_t j = 0;
+
+    for (; j + 32 <= dim; j += 32)
+        store256(level + j, _mm256_xor_si256(load256(codes + j), x));
+    for (; j < dim; j++)
+        level[j] = codes[j] ^ flip;
+}
+
+void tq_avx2_norm_levels(const tq_codec *c, int8_t *level, size_t stride, const uint8_t *codes,
+                         size_t codes_stride, uint32_t n, uint8_t flip)
+{
+    const __m256i x = _mm256_set1_epi8((char)flip);
+
     switch (c->bits) {
     case 2:
-        unpack_rows(c, level, stride, codes, codes_stride, n, 2);
+        unpack_rows(c, level, stride, codes, codes_stride, n, x, 2);
         break;
     case 3:
-        unpack_rows(c, level, stride, codes, codes_stride, n, 3);
+        unpack_rows(c, level, stride, codes, codes_stride, n, x, 3);
         break;
     case 4:
-        unpack_rows(c, level, stride, codes, codes_stride, n, 4);
+        unpack_rows(c, level, stride, codes, codes_stride, n, x, 4);
         break;
     case 5:
-        unpack_rows(c, level, stride, codes, codes_stride, n, 5);
+        unpack_rows(c, level, stride, codes, codes_stride, n, x, 5);
         break;
     case 6:
-        unpack_rows(c, level, stride, codes, codes_stride, n, 6);
+        unpack_rows(c, level, stride, codes, codes_stride, n, x, 6);
         break;
     default:
         for (uint32_t i = 0; i < n; i++)
-            memcpy(level + i * stride, codes + i * codes_stride, c->dim);
+            flip_row((uint8_t *)level + i * stride, codes + i * codes_stride, c->dim, flip);
         break;
     }
 }
@@ -508,7 +592,7 @@ static void decode_norm(const tq_codec *c, float *dst, size_t dst_stride, tq_con
     for (size_t row = 0; row < n; row += per_pass) {
         const size_t rows = n - row < per_pass ? n - row : per_pass;
         tq_avx2_norm_levels(c, level, width, src.codes + row * src.codes_stride, src.codes_stride,
-                            (uint32_t)rows);
+                            (uint32_t)rows, 0);
         for (size_t i = 0; i < rows; i++)
             tq_avx2_reconstruct(&d, dst + (row + i) * dst_stride, level + i * width,
                                 src.scale + (row + i) * src.scale_stride,

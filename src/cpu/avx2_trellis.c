@@ -140,7 +140,7 @@ static void decode(const tq_codec *c, float *dst, size_t dst_stride, tq_const_pl
                    int rotated)
 {
     const tq_trellis *t = tq_trellis_get(c->bits);
-    const tq_trellis_tables tables = tq_avx2_trellis_tables(t);
+    const tq_trellis_tables tables = tq_avx2_trellis_tables(t, 0);
     int8_t level[TQ_ROW_MAX + 32];
     tq_avx2_decoder d;
 

@@ -53,12 +53,19 @@ typedef struct tq_trellis_tables {
     __m256i t[8];
 } tq_trellis_tables;
 
-tq_trellis_tables tq_avx2_trellis_tables(const tq_trellis *t);
+/* flip: XORed to each level; 0x80 makes bytes level + 128 of them. */
+tq_trellis_tables tq_avx2_trellis_tables(const tq_trellis *t, uint8_t flip);
 
 /* The levels of n rows of stored planes. level [n], rows stride bytes apart, stride at least dim;
  * up to 16 bytes behind each row are written, in order. */
 void tq_avx2_trellis_levels(int8_t *level, size_t stride, const uint8_t *codes, size_t codes_stride,
                             const tq_trellis_tables *tables, uint32_t bits, uint32_t dim,
                             uint32_t n);
+
+/* Level numbers of n rows of 2 or 3 bits, which are below 16: byte i of a row holds those of
+ * elements i and, in the upper half, i + dim / 2. dim a multiple of 64; up to 8 bytes behind each
+ * row are written, in order. */
+void tq_avx2_trellis_nibbles(uint8_t *out, size_t stride, const uint8_t *codes, size_t codes_stride,
+                             uint32_t bits, uint32_t dim, uint32_t n);
 
 #endif

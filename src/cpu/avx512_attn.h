@@ -32,7 +32,6 @@ tq_weigh_fn TQ_CLUSTER(tq_avx512_weigh_v2), TQ_CLUSTER(tq_avx512_weigh_v3),
     TQ_CLUSTER(tq_avx512_weigh_v4), TQ_CLUSTER(tq_avx512_weigh_v5), TQ_CLUSTER(tq_avx512_weigh_v8);
 
 /* avx512_attn_levels.c: norm-codebook and trellis */
-tq_prep_fn TQ_CLUSTER(tq_avx512_prep_norm);
 tq_score_fn TQ_CLUSTER(tq_avx512_score_norm);
 tq_weigh_fn TQ_CLUSTER(tq_avx512_weigh_norm);
 

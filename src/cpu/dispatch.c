@@ -126,6 +126,23 @@ const tq_kernels *tq_kernels_get(uint32_t isa_mask)
     return &tq_kernels_scalar;
 }
 
+/* Affine keys and Lloyd values whose rows are no whole number of pairs of groups: coded by vectors,
+ * attended by the reference, which reads decoded rows. */
+#if defined(TQ_HAVE_AVX2)
+static const tq_kernels kernels_avx2_short = {
+    .codec = &tq_codec_kernels_avx2,
+    .attn = &tq_attn_kernels_scalar,
+    .isa = TQ_ISA_AVX2,
+};
+#endif
+#if defined(TQ_HAVE_NEON)
+static const tq_kernels kernels_neon_short = {
+    .codec = &tq_codec_kernels_neon,
+    .attn = &tq_attn_kernels_scalar,
+    .isa = TQ_ISA_NEON,
+};
+#endif
+
 const tq_kernels *tq_kernels_grouped(uint32_t isa_mask, uint32_t dim)
 {
     const tq_kernels *k = tq_kernels_get(isa_mask);
@@ -133,10 +150,12 @@ const tq_kernels *tq_kernels_grouped(uint32_t isa_mask, uint32_t dim)
     if (k == &tq_kernels_scalar || dim == 64 || dim == 128 || dim == 256 || dim == 512)
         return k;
 #if defined(TQ_HAVE_AVX2)
-    if (dim % 64 == 0)
-        return &tq_kernels_avx2;
-#endif
+    return dim % 64 == 0 ? &tq_kernels_avx2 : &kernels_avx2_short;
+#elif defined(TQ_HAVE_NEON)
+    return &kernels_neon_short;
+#else
     return &tq_kernels_scalar;
+#endif
 }
 
 /* ---- Introspection: the entries by name ---- */
@@ -189,6 +208,29 @@ static const entry attn_entries[] = {
 #define N_CODEC_ENTRIES (sizeof(codec_entries) / sizeof(codec_entries[0]))
 #define N_ATTN_ENTRIES  (sizeof(attn_entries) / sizeof(attn_entries[0]))
 
+/* Which table serves affine keys and Lloyd values of other head sizes than 64, 128, 256 and 512: a
+ * size stands for its kind. */
+static const struct {
+    uint32_t dim;
+    entry entry;
+    int is_attn;
+} grouped_entries[] = {
+    {192, {"encode_k*/64n", offsetof(tq_codec_kernels, encode[TQ_KAFFINE8])}, 0},
+    {192, {"encode_v*/64n", offsetof(tq_codec_kernels, encode[TQ_KLLOYD3])}, 0},
+    {192, {"decode_k*/64n", offsetof(tq_codec_kernels, decode[TQ_KAFFINE8])}, 0},
+    {192, {"decode_v*/64n", offsetof(tq_codec_kernels, decode[TQ_KLLOYD3])}, 0},
+    {192, {"score_k*/64n", offsetof(tq_attn_kernels, score[TQ_KAFFINE8])}, 1},
+    {192, {"weigh_v*/64n", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD3])}, 1},
+    {80, {"encode_k*/other", offsetof(tq_codec_kernels, encode[TQ_KAFFINE8])}, 0},
+    {80, {"encode_v*/other", offsetof(tq_codec_kernels, encode[TQ_KLLOYD3])}, 0},
+    {80, {"decode_k*/other", offsetof(tq_codec_kernels, decode[TQ_KAFFINE8])}, 0},
+    {80, {"decode_v*/other", offsetof(tq_codec_kernels, decode[TQ_KLLOYD3])}, 0},
+    {80, {"score_k*/other", offsetof(tq_attn_kernels, score[TQ_KAFFINE8])}, 1},
+    {80, {"weigh_v*/other", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD3])}, 1},
+};
+
+#define N_GROUPED_ENTRIES (sizeof(grouped_entries) / sizeof(grouped_entries[0]))
+
 /* Do two tables hold the same function in entry e? */
 static int same_entry(const tq_kernels *a, const tq_kernels *b, const entry *e, int is_attn)
 {
@@ -197,19 +239,35 @@ static int same_entry(const tq_kernels *a, const tq_kernels *b, const entry *e, 
     return memcmp(x + e->off_bytes, y + e->off_bytes, sizeof(void (*)(void))) == 0;
 }
 
-tq_status tq_kernels_describe(uint32_t isa_mask, uint32_t i, const char **name, uint32_t *isa)
+/* The ISA of the plainest table that holds this entry of k. */
+static uint32_t entry_isa(const tq_kernels *k, const entry *e, int is_attn)
 {
-    const tq_kernels *k = tq_kernels_get(isa_mask);
-    const int is_attn = i >= N_CODEC_ENTRIES;
-
-    if (!name || !isa || i >= N_CODEC_ENTRIES + N_ATTN_ENTRIES)
-        return TQ_ERR_ARG;
-    const entry *e = is_attn ? &attn_entries[i - N_CODEC_ENTRIES] : &codec_entries[i];
-    /* A table that does not replace an entry holds that of a plainer one. */
     size_t rung = 0;
     while (!same_entry(k, ladder[rung].kernels, e, is_attn))
         rung++;
+    return ladder[rung].kernels->isa;
+}
+
+tq_status tq_kernels_describe(uint32_t isa_mask, uint32_t i, const char **name, uint32_t *isa)
+{
+    const tq_kernels *k = tq_kernels_get(isa_mask);
+    const entry *e;
+    int is_attn;
+
+    if (!name || !isa)
+        return TQ_ERR_ARG;
+    if (i < N_CODEC_ENTRIES + N_ATTN_ENTRIES) {
+        is_attn = i >= N_CODEC_ENTRIES;
+        e = is_attn ? &attn_entries[i - N_CODEC_ENTRIES] : &codec_entries[i];
+    } else if (i - N_CODEC_ENTRIES - N_ATTN_ENTRIES < N_GROUPED_ENTRIES) {
+        i -= (uint32_t)(N_CODEC_ENTRIES + N_ATTN_ENTRIES);
+        is_attn = grouped_entries[i].is_attn;
+        e = &grouped_entries[i].entry;
+        k = tq_kernels_grouped(isa_mask, grouped_entries[i].dim);
+    } else {
+        return TQ_ERR_ARG;
+    }
     *name = e->name;
-    *isa = ladder[rung].kernels->isa;
+    *isa = entry_isa(k, e, is_attn);
     return TQ_OK;
 }

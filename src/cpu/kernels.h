@@ -139,9 +139,10 @@ typedef struct tq_codec_kernels {
  * the row. Keys of rotated formats are scored in the rotated domain, against a query that prep
  * rotates.
  *
- * Values of rotated formats are summed in the rotated domain. For Lloyd values of 2 to 5 bits a
- * kernel may round the weights (times group scale) to steps of max(largest / 32767, sum / 131000)
- * over the tile, and centroids to 1 / 16383 of the largest. */
+ * Values of rotated formats are summed in the rotated domain. A kernel may round weights, times the
+ * scale of their token or group, over a tile: for Lloyd values of 2 to 5 bits to steps of
+ * max(largest / 32767, sum / 131000), with centroids rounded to 1 / 16383 of the largest; for
+ * norm-codebook and trellis to steps of largest / 32767. */
 #define TQ_TILE TQ_PAGE_TOKENS
 
 /* Columns of a packed strip, see tq_gemm_fn. */
@@ -233,9 +234,10 @@ extern const tq_kernels tq_kernels_neon;
 /* The table for a mask: the best ISA that the mask, the CPU and the build have in common. */
 const tq_kernels *tq_kernels_get(uint32_t isa_mask);
 
-/* The same for affine keys and Lloyd values. Their entries in the tables take the dimensions 64,
- * 128, 256 and 512; those of AVX2 every multiple of 64; those of scalar.c all. So a codec names the
- * table that serves its rows (tq_codec.kernels), which may be plainer than its cache's. */
+/* The same for affine keys and Lloyd values. Codec entries of AVX2 and NEON take every dimension,
+ * those of AVX-512 the dimensions 64, 128, 256 and 512; attention entries those four, of AVX2 every
+ * multiple of 64, of scalar_attn.c all. So a codec names the table that serves its rows
+ * (tq_codec.kernels), which may be plainer than its cache's, or a mixture. */
 const tq_kernels *tq_kernels_grouped(uint32_t isa_mask, uint32_t dim);
 
 /* TQ_K... index of a format, or TQ_N_KFMT. */

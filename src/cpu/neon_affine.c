@@ -3,7 +3,8 @@
  *
  * A group is eight vectors, and AArch64 reduces a vector to its minimum or maximum in one
  * instruction, so nothing is gained by taking several groups together. Groups on which the guard
- * acts are rare and go through the reference.
+ * acts are rare and go through the reference. A short last group is filled up with its first
+ * element, which changes neither its range nor its codes.
  */
 #include "cpu/neon.h"
 #include "cpu/neon_codec.h"
@@ -50,17 +51,37 @@ TQ_INLINE void encode_group(uint8_t *codes, uint8_t *scale, uint8_t *zero, const
     tq_store_f16(zero, z);
 }
 
+TQ_INLINE void encode_short(uint8_t *codes, uint8_t *scale, uint8_t *zero, const float *x,
+                            uint32_t n, int b, int strict)
+{
+    float filled[TQ_GROUP];
+    uint8_t all[TQ_GROUP];
+
+    for (uint32_t j = 0; j < TQ_GROUP; j++)
+        filled[j] = x[j < n ? j : 0];
+    encode_group(all, scale, zero, filled, b, strict);
+    memcpy(codes, all, n * (uint32_t)b / 8);
+}
+
 TQ_INLINE void encode_affine(const tq_codec *c, tq_planes dst, const float *src, size_t src_stride,
                              size_t n, int b)
 {
     const int strict = (c->flags & TQ_CODEC_STRICT) != 0;
+    const uint32_t n_whole = c->dim / TQ_GROUP;
 
-    for (size_t row = 0; row < n; row++)
-        for (uint32_t g = 0; g < c->n_groups; g++)
-            encode_group(dst.codes + row * dst.codes_stride + (size_t)g * 4 * (size_t)b,
-                         dst.scale + row * dst.scale_stride + (size_t)g * 2,
-                         dst.zero + row * dst.zero_stride + (size_t)g * 2,
-                         src + row * src_stride + (size_t)g * TQ_GROUP, b, strict);
+    for (size_t row = 0; row < n; row++) {
+        const float *x = src + row * src_stride;
+        uint8_t *codes = dst.codes + row * dst.codes_stride;
+        uint8_t *scale = dst.scale + row * dst.scale_stride;
+        uint8_t *zero = dst.zero + row * dst.zero_stride;
+        for (uint32_t g = 0; g < n_whole; g++)
+            encode_group(codes + (size_t)g * 4 * (size_t)b, scale + (size_t)g * 2,
+                         zero + (size_t)g * 2, x + g * TQ_GROUP, b, strict);
+        if (n_whole < c->n_groups)
+            encode_short(codes + (size_t)n_whole * 4 * (size_t)b, scale + (size_t)n_whole * 2,
+                         zero + (size_t)n_whole * 2, x + n_whole * TQ_GROUP, c->dim % TQ_GROUP, b,
+                         strict);
+    }
 }
 
 /* 16 codes to f32, plus z, times s. */
@@ -84,19 +105,34 @@ TQ_INLINE void decode16(float *out, uint8x16_t codes, float32x4_t z, float32x4_t
     }
 }
 
+TQ_INLINE void decode_group(float *out, const uint8_t *codes, float s, float z, int b)
+{
+    tq_codes32 x = tq_unpack_group(codes, b);
+
+    decode16(out, x.lo, vdupq_n_f32(z), vdupq_n_f32(s), b);
+    decode16(out + 16, x.hi, vdupq_n_f32(z), vdupq_n_f32(s), b);
+}
+
 TQ_INLINE void decode_affine(const tq_codec *c, float *dst, size_t dst_stride, tq_const_planes src,
                              size_t n, int b)
 {
     for (size_t row = 0; row < n; row++) {
         for (uint32_t g = 0; g < c->n_groups; g++) {
+            const uint32_t size = tq_group_size(c->dim, g);
             float *out = dst + row * dst_stride + (size_t)g * TQ_GROUP;
             float s = tq_load_f16(src.scale + row * src.scale_stride + (size_t)g * 2);
             float z = tq_load_f16(src.zero + row * src.zero_stride + (size_t)g * 2);
             const uint8_t *p = src.codes + row * src.codes_stride + (size_t)g * 4 * (size_t)b;
-            tq_codes32 x = tq_unpack_group(p, b);
 
-            decode16(out, x.lo, vdupq_n_f32(z), vdupq_n_f32(s), b);
-            decode16(out + 16, x.hi, vdupq_n_f32(z), vdupq_n_f32(s), b);
+            if (size == TQ_GROUP) {
+                decode_group(out, p, s, z, b);
+            } else {
+                uint8_t copy[TQ_GROUP] = {0};
+                float all[TQ_GROUP];
+                memcpy(copy, p, size * (uint32_t)b / 8);
+                decode_group(all, copy, s, z, b);
+                memcpy(out, all, size * sizeof(float));
+            }
         }
     }
 }

@@ -4,9 +4,10 @@
  * The format fixes the order of each group's sum of squares, so a group cannot be summed across
  * lanes. Instead four groups are transposed: lane i then sums group i in order. Codes come from a
  * walk down a search tree whose levels are looked up by byte shuffles. Rows whose sums overflow go
- * through the reference.
+ * through the reference. A short last group is filled up with zeros, whose codes are cut off.
  */
 #include "cpu/neon.h"
+#include "codec.h"
 #include "cpu/neon_codec.h"
 #include "cpu/neon_rotated.h"
 
@@ -34,8 +35,8 @@ static void rotate_row(float *y, const float *x, uint32_t dim)
     BY_DIM(dim, ROTATE)
 }
 
-/* The dimensions that Lloyd values have. */
-static int is_lloyd_dim(uint32_t dim)
+/* Powers of two with a transform in registers. */
+static int is_direct(uint32_t dim)
 {
     return dim == 64 || dim == 128 || dim == 256 || dim == 512;
 }
@@ -52,7 +53,7 @@ static void scale_by(float *x, uint32_t dim, float scale, const float *sign)
 
 void tq_neon_rotate(float *x, uint32_t dim)
 {
-    if (is_lloyd_dim(dim)) {
+    if (is_direct(dim)) {
         rotate_row(x, x, dim);
         return;
     }
@@ -63,7 +64,7 @@ void tq_neon_rotate(float *x, uint32_t dim)
 
 void tq_neon_unrotate(float *x, uint32_t dim)
 {
-    if (is_lloyd_dim(dim)) {
+    if (is_direct(dim)) {
         BY_DIM(dim, UNROTATE)
         return;
     }
@@ -150,32 +151,56 @@ TQ_INLINE uint32x4_t count_below(float32x4_t v, const search_tree *tree, int b)
     return vsubq_u32(k, vdupq_n_u32(1u << b));
 }
 
+/* Codes of a group, whole or its first n elements. */
+TQ_INLINE void encode_group(uint8_t *codes, const float *y, float d, uint32_t n,
+                            const search_tree *tree, int b)
+{
+    uint32x4_t idx[8];
+
+    for (int k = 0; k < 8; k++)
+        idx[k] = count_below(vdivq_f32(vld1q_f32(y + 4 * k), vdupq_n_f32(d)), tree, b);
+    if (n == TQ_GROUP) {
+        tq_pack_group(codes, tq_narrow_group(idx), b);
+    } else {
+        uint8_t all[TQ_GROUP];
+        tq_pack_group(all, tq_narrow_group(idx), b);
+        memcpy(codes, all, n * (uint32_t)b / 8);
+    }
+}
+
 /* Returns 0, with nothing usable written, when a sum of squares is not finite. */
 TQ_INLINE int encode_row(uint8_t *codes, uint8_t *scale, const float *x, uint32_t dim,
                          const search_tree *tree, int b, int strict)
 {
-    const uint32_t n_groups = dim / TQ_GROUP;
-    float y[512], r4[4], d4[4];
+    const uint32_t n_groups = (dim + TQ_GROUP - 1) / TQ_GROUP;
+    float y[TQ_DIM_MAX], r4[4], d4[4];
 
-    rotate_row(y, x, dim);
+    if (is_direct(dim)) {
+        rotate_row(y, x, dim);
+    } else {
+        memcpy(y, x, dim * sizeof(float));
+        tq_neon_rotate(y, dim);
+        memset(y + dim, 0, (n_groups * TQ_GROUP - dim) * sizeof(float));
+    }
     for (uint32_t g0 = 0; g0 < n_groups; g0 += 4) {
         const float *group[4];
-        for (uint32_t i = 0; i < 4; i++) /* rows of two groups sum them twice */
+        float size[4];
+        for (uint32_t i = 0; i < 4; i++) { /* groups of few are summed twice */
             group[i] = y + (g0 + i) % n_groups * TQ_GROUP;
+            size[i] = (float)tq_group_size(dim, (g0 + i) % n_groups);
+        }
         float32x4_t t = sum_squares4(group);
         if (!strict && vminvq_u32(vcltq_f32(t, vdupq_n_f32(INFINITY))) == 0)
             return 0;
-        float32x4_t r = vsqrtq_f32(vmulq_n_f32(t, 0.03125f));
+        /* Division by 32 is the same number as multiplication by 1/32. */
+        float32x4_t r = vsqrtq_f32(vdivq_f32(t, vld1q_f32(size)));
         vst1q_f32(d4, vaddq_f32(r, vdupq_n_f32(TQ_EPS)));
         if (!strict)
             r = vminq_f32(r, vdupq_n_f32(TQ_F16_MAX)); /* saturate */
         vst1q_f32(r4, r);
         for (uint32_t i = 0; i < 4 && g0 + i < n_groups; i++) {
-            uint32x4_t idx[8];
-            for (int k = 0; k < 8; k++)
-                idx[k] = count_below(vdivq_f32(vld1q_f32(group[i] + 4 * k), vdupq_n_f32(d4[i])),
-                                     tree, b);
-            tq_pack_group(codes + (size_t)(g0 + i) * 4 * (size_t)b, tq_narrow_group(idx), b);
+            encode_group(codes + (size_t)(g0 + i) * 4 * (size_t)b, group[i], d4[i],
+                         tq_group_size(dim, g0 + i), tree, b);
             tq_store_f16(scale + (size_t)(g0 + i) * 2, r4[i]);
         }
     }
@@ -198,6 +223,19 @@ TQ_INLINE void encode_lloyd(const tq_codec *c, tq_planes dst, const float *src, 
     }
 }
 
+/* Values of a group, rotated. */
+TQ_INLINE void decode_group(float *out, const uint8_t *codes, float s, const tq_lloyd_regs *regs,
+                            int b)
+{
+    tq_codes32 x = tq_unpack_group(codes, b);
+    float32x4_t v[8];
+
+    tq_lloyd_lookup(v, regs, x.lo, b);
+    tq_lloyd_lookup(v + 4, regs, x.hi, b);
+    for (int i = 0; i < 8; i++)
+        vst1q_f32(out + 4 * i, vmulq_n_f32(v[i], s));
+}
+
 TQ_INLINE void decode_lloyd(const tq_codec *c, float *dst, size_t dst_stride, tq_const_planes src,
                             size_t n, int b, int rotated)
 {
@@ -206,15 +244,19 @@ TQ_INLINE void decode_lloyd(const tq_codec *c, float *dst, size_t dst_stride, tq
     for (size_t row = 0; row < n; row++) {
         float *out = dst + row * dst_stride;
         for (uint32_t g = 0; g < c->n_groups; g++) {
+            const uint32_t size = tq_group_size(c->dim, g);
             float s = tq_load_f16(src.scale + row * src.scale_stride + (size_t)g * 2);
             const uint8_t *p = src.codes + row * src.codes_stride + (size_t)g * 4 * (size_t)b;
-            tq_codes32 x = tq_unpack_group(p, b);
-            float32x4_t v[8];
 
-            tq_lloyd_lookup(v, &regs, x.lo, b);
-            tq_lloyd_lookup(v + 4, &regs, x.hi, b);
-            for (int i = 0; i < 8; i++)
-                vst1q_f32(out + TQ_GROUP * g + 4 * i, vmulq_n_f32(v[i], s));
+            if (size == TQ_GROUP) {
+                decode_group(out + TQ_GROUP * g, p, s, &regs, b);
+            } else {
+                uint8_t copy[TQ_GROUP] = {0};
+                float all[TQ_GROUP];
+                memcpy(copy, p, size * (uint32_t)b / 8);
+                decode_group(all, copy, s, &regs, b);
+                memcpy(out + TQ_GROUP * g, all, size * sizeof(float));
+            }
         }
         if (!rotated)
             tq_neon_unrotate(out, c->dim);

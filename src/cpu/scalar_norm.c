@@ -198,10 +198,50 @@ void tq_scalar_decode_rotated_mse(const tq_codec *c, float *dst, size_t dst_stri
 
 static const uint8_t one_bit[] = {1, 0};
 
-#define SIGN2_KEY 43u
+/* The orthogonal transform H diag(b) H diag(a) / dim. One H would not do: an element of the
+ * residual meets a single sign there, and its share of the coordinates is not linear in it. After
+ * two, the coordinates of residual and row are nearly jointly normal (docs/format.md 11). */
+typedef struct mixer {
+    float a[TQ_ROW_MAX], b[TQ_ROW_MAX];
+    uint32_t dim;
+} mixer;
+
+#define MIXER_KEY_A 43u
+#define MIXER_KEY_B 44u
+
+static void mixer_init(mixer *m, uint32_t dim)
+{
+    m->dim = dim;
+    tq_sign_generate(m->a, dim, MIXER_KEY_A);
+    tq_sign_generate(m->b, dim, MIXER_KEY_B);
+}
+
+static void times(float *x, const float *sign, uint32_t dim)
+{
+    for (uint32_t j = 0; j < dim; j++)
+        x[j] = x[j] * sign[j];
+}
+
+/* Without the factor 1 / dim. */
+static void mix(const mixer *m, float *x)
+{
+    times(x, m->a, m->dim);
+    tq_hadamard_f32(x, m->dim);
+    times(x, m->b, m->dim);
+    tq_hadamard_f32(x, m->dim);
+}
+
+/* The inverse of mix, but for the same factor: exact on signs, sums stay below dim^2 <= 2^20. */
+static void unmix(const mixer *m, float *x)
+{
+    tq_hadamard_f32(x, m->dim);
+    times(x, m->b, m->dim);
+    tq_hadamard_f32(x, m->dim);
+    times(x, m->a, m->dim);
+}
 
 static void encode_prod_row(const tq_codec *c, uint8_t *codes, uint8_t *scale, const float *x,
-                            const float *sign2)
+                            const mixer *m)
 {
     const uint32_t dim = c->dim, bits = c->bits - 1;
     const tq_codebook *book = tq_codebook_get(bits);
@@ -224,9 +264,8 @@ static void encode_prod_row(const tq_codec *c, uint8_t *codes, uint8_t *scale, c
             e[j] = e[j] - (float)tq_codebook_level(book, code[j]) * t;
         tq_pack_planes(codes, code, dim, book->widths);
     }
-    for (uint32_t j = 0; j < dim; j++)
-        z[j] = e[j] * sign2[j];
-    tq_hadamard_f32(z, dim);
+    memcpy(z, e, dim * sizeof z[0]);
+    mix(m, z);
     for (uint32_t j = 0; j < dim; j++)
         code[j] = z[j] < 0;
     tq_pack_planes(codes + (size_t)dim * bits / 8, code, dim, one_bit);
@@ -241,18 +280,20 @@ static void encode_prod_row(const tq_codec *c, uint8_t *codes, uint8_t *scale, c
 void tq_scalar_encode_prod(const tq_codec *c, tq_planes dst, const float *src, size_t src_stride,
                            size_t n)
 {
-    float sign2[TQ_ROW_MAX];
+    mixer m;
 
-    tq_sign_generate(sign2, c->dim, SIGN2_KEY);
+    mixer_init(&m, c->dim);
     for (size_t row = 0; row < n; row++)
         encode_prod_row(c, dst.codes + row * dst.codes_stride, dst.scale + row * dst.scale_stride,
-                        src + row * src_stride, sign2);
+                        src + row * src_stride, &m);
 }
 
+/* 1 / (d^1.5 E|v|), v a coordinate of a random unit vector of d dimensions: E|v| is
+ * Gamma(d/2) / (sqrt(pi) Gamma((d+1)/2)), here by its series, good to 2e-7 from d = 16 on. */
 static float kappa(uint32_t dim)
 {
     const double pi = 3.14159265358979323846, d = (double)dim;
-    return (float)(sqrt(pi / (2 * d)) * (1 - 1 / (4 * d)));
+    return (float)(sqrt(pi / 2) / d * (1 - 1 / (4 * d) + 1 / (32 * d * d) + 5 / (128 * d * d * d)));
 }
 
 void tq_scalar_decode_rotated_prod(const tq_codec *c, float *dst, size_t dst_stride,
@@ -261,9 +302,9 @@ void tq_scalar_decode_rotated_prod(const tq_codec *c, float *dst, size_t dst_str
     const uint32_t dim = c->dim, bits = c->bits - 1;
     const tq_codebook *book = tq_codebook_get(bits);
     uint8_t code[TQ_ROW_MAX];
-    float sign2[TQ_ROW_MAX];
+    mixer m;
 
-    tq_sign_generate(sign2, dim, SIGN2_KEY);
+    mixer_init(&m, dim);
     for (size_t row = 0; row < n; row++, dst += dst_stride) {
         const uint8_t *codes = src.codes + row * src.codes_stride;
         const uint8_t *scale = src.scale + row * src.scale_stride;
@@ -272,9 +313,9 @@ void tq_scalar_decode_rotated_prod(const tq_codec *c, float *dst, size_t dst_str
         tq_unpack_planes(code, codes + (size_t)dim * bits / 8, dim, one_bit);
         for (uint32_t j = 0; j < dim; j++)
             dst[j] = code[j] ? -1.0f : 1.0f;
-        tq_hadamard_f32(dst, dim);
+        unmix(&m, dst);
         for (uint32_t j = 0; j < dim; j++)
-            dst[j] = dst[j] * t * sign2[j];
+            dst[j] = dst[j] * t;
         if (!bits)
             continue;
         const float s = tq_f32_from_f16(tq_load_le16(scale)) * book->unit;

@@ -44,7 +44,7 @@ typedef struct format_case {
 
 #define ROTATED_DIMS                                                                               \
     {                                                                                              \
-        16, 40, 80, 96, 128, 576                                                                   \
+        16, 40, 64, 80, 96, 128, 192, 256, 576                                                     \
     }
 
 static const format_case formats[] = {
@@ -254,18 +254,28 @@ static void check_score(ck *t, const format_case *f, const tq_codec *k, uint32_t
 
 /* ---- Weighted sums --------------------------------------------------------------------- */
 
-/* Element j of a sum: the allowance of kernels.h for Lloyd values of 2 to 5 bits. rows [n][dim]
- * decoded. */
+static int is_lloyd_value(const tq_codec *v)
+{
+    return v->format >= TQ_FMT_LLOYD_V2 && v->format <= TQ_FMT_LLOYD_V5;
+}
+
+static int is_norm_value(const tq_codec *v)
+{
+    return v->format >= TQ_FMT_NORM2 && v->format <= TQ_FMT_TCQ6;
+}
+
+/* Element j of a sum: the allowance of kernels.h for values of one family. rows [n][dim] decoded.
+ */
 static rounding allowed_rounding(const tq_codec *v, tq_const_planes p, const float *w,
                                  const float *rows, uint32_t n, uint32_t j)
 {
     double max = 0, sum = 0, top = 0, c1 = 0, c2 = 0, x2 = 0;
-    const tq_lloyd_table *table = tq_lloyd_get(v->bits);
-    for (uint32_t i = 0; i < 1u << v->bits; i++)
-        top = fmax(top, fabs((double)table->centroid[i]));
+    const int lloyd = is_lloyd_value(v);
+    const size_t group = lloyd ? j / 32 * 2 : 0;
+    for (uint32_t i = 0; lloyd && i < 1u << v->bits; i++)
+        top = fmax(top, fabs((double)tq_lloyd_get(v->bits)->centroid[i]));
     for (uint32_t t = 0; t < n; t++) {
-        double scale =
-            (double)tq_f32_from_f16(tq_load_le16(p.scale + t * p.scale_stride + j / 32 * 2));
+        double scale = (double)tq_f32_from_f16(tq_load_le16(p.scale + t * p.scale_stride + group));
         double x = (double)w[t] * scale, c = (double)rows[(size_t)t * v->dim + j] / scale;
         max = fmax(max, x);
         sum += x;
@@ -273,7 +283,8 @@ static rounding allowed_rounding(const tq_codec *v, tq_const_planes p, const flo
         c2 += c * c;
         x2 += x * x;
     }
-    const double step = fmax(max / 32767, sum / 131000), unit = top / 16383;
+    const double step = lloyd ? fmax(max / 32767, sum / 131000) : max / 32767;
+    const double unit = top / 16383; /* of centroids; levels are integers */
     /* The last term: a rounded weight times a rounded centroid. */
     rounding r = {step / 2 * c1 + unit / 2 * sum + n * step * unit / 4,
                   sqrt((step * step * c2 + unit * unit * x2) / 12)};
@@ -300,7 +311,7 @@ static void check_weigh(ck *t, const format_case *f, const tq_codec *v, uint32_t
             first[r * stride + j] = ck_normal(t);
     }
     e->count += (double)n_rows * v->dim;
-    e->rounds = v->format >= TQ_FMT_LLOYD_V2 && v->format <= TQ_FMT_LLOYD_V5;
+    e->rounds = is_lloyd_value(v) || is_norm_value(v);
 
     for (size_t isa = 0; isa < t->n_isas; isa++) {
         tq_weigh_fn *weigh = ck_kernels(t, isa, v)->attn->weigh[vf];

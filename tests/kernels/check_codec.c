@@ -28,7 +28,7 @@ typedef struct format_case {
 /* Dimensions with vector kernels everywhere, then whole groups, then a short last group. */
 #define GROUP_DIMS                                                                                 \
     {                                                                                              \
-        64, 128, 256, 512, 32, 96, 192, 288, 576, 1024, 16, 24, 72, 80, 144                        \
+        64, 128, 256, 512, 32, 96, 192, 288, 576, 1024, 16, 24, 40, 56, 72, 80, 112, 144, 224      \
     }
 
 /* All of docs/format.md 5.4, and some of them for the slower encoders. */

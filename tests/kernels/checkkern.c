@@ -191,11 +191,10 @@ double ck_bench(ck *t, const char *entry, const char *isa, void (*call)(void *ar
 const tq_kernels *ck_kernels(const ck *t, size_t i, const tq_codec *c)
 {
     const tq_kernels *k = t->isas[i].kernels;
-    const int grouped = c->format >= TQ_FMT_AFFINE_K2 && c->format <= TQ_FMT_LLOYD_V8;
+    const tq_kernels *grouped = tq_kernels_grouped(k->isa, c->dim);
+    const int is_grouped = c->format >= TQ_FMT_AFFINE_K2 && c->format <= TQ_FMT_LLOYD_V8;
 
-    return !grouped || tq_kernels_grouped(k->isa, c->dim)->isa == k->isa
-               ? k
-               : tq_kernels_grouped(k->isa, c->dim);
+    return !is_grouped || grouped == tq_kernels_get(k->isa) ? k : grouped;
 }
 
 static void find_isas(ck *t, const char *only)

@@ -8,6 +8,7 @@
  */
 #include "cache_model.h"
 #include "cache_world.h"
+#include "turboquant_pages.h"
 
 #include <stdio.h>
 #include <stdlib.h>

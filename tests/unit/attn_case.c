@@ -19,7 +19,7 @@ static void append_all(attn_case *c)
 
 void attn_case_open(attn_case *c, uint64_t seed)
 {
-    tq_layer layer = {.n_kv_heads = c->n_kv, .d_k = c->d_k, .d_v = c->d_v};
+    tq_layer layer = {.n_kv_heads = c->n_kv, .d_k = c->d_k, .d_v = c->d_v, .v_in_k = c->v_in_k};
     assert_int_equal(tq_scheme_parse(&layer.scheme, c->scheme, NULL, 0), TQ_OK);
     tq_cache_config cfg = {.layers = &layer,
                            .n_layers = 1,
@@ -39,12 +39,12 @@ void attn_case_open(attn_case *c, uint64_t seed)
     const size_t n_v = (size_t)c->n_tokens * c->n_kv * c->d_v;
     const size_t n_q = c->cfg.q_len * c->q_stride;
     c->k = new_floats(n_k);
-    c->v = new_floats(n_v);
+    c->v = c->v_in_k ? NULL : new_floats(n_v);
     c->q = new_floats(n_q);
     c->out = new_floats(c->n_out);
     for (size_t i = 0; i < n_k; i++)
         c->k[i] = (float)test_normal(&seed);
-    for (size_t i = 0; i < n_v; i++)
+    for (size_t i = 0; c->v && i < n_v; i++)
         c->v[i] = (float)test_normal(&seed);
     for (size_t i = 0; i < n_q; i++)
         c->q[i] = (float)test_normal(&seed);
@@ -117,7 +117,8 @@ void attn_case_oracle(const attn_case *c, double *want, int original)
     for (uint32_t head = 0; head < c->cfg.n_q_heads; head++) {
         const uint32_t kv = head / c->group;
         const float *k = original ? c->k + (size_t)kv * c->d_k : dk;
-        const float *v = original ? c->v + (size_t)kv * c->d_v : dv;
+        const float *v = original && c->v ? c->v + (size_t)kv * c->d_v : original ? k : dv;
+        const size_t v_stride = original && !c->v ? c->d_k : c->d_v;
         const size_t step = original ? c->n_kv : 1;
         assert_int_equal(tq_view_decode(&c->view, kv, 0, c->n_tokens, dk, dv), TQ_OK);
         for (uint32_t i = 0; i < c->cfg.q_len; i++) {
@@ -125,7 +126,7 @@ void attn_case_oracle(const attn_case *c, double *want, int original)
             uint32_t first = c->cfg.window && end > c->cfg.window ? end - c->cfg.window : 0;
             oracle_row(c, want + i * c->out_stride + (size_t)head * c->d_v,
                        c->q + i * c->q_stride + (size_t)head * c->d_k, k, step * c->d_k, v,
-                       step * c->d_v, first, end, c->cfg.sinks ? c->cfg.sinks + head : NULL);
+                       step * v_stride, first, end, c->cfg.sinks ? c->cfg.sinks + head : NULL);
         }
     }
     free(dk);

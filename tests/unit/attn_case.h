@@ -9,6 +9,7 @@
 typedef struct attn_case {
     const char *scheme;
     uint32_t n_kv, group, d_k, d_v, n_tokens;
+    uint32_t v_in_k;    /* as in tq_layer; v is then NULL */
     uint32_t isa_mask;  /* 0: all */
     tq_attn_config cfg; /* n_q_heads and, when 0, scale are filled in */
 

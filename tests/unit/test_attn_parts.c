@@ -326,6 +326,7 @@ static void bounds_hold_for_every_plan(void **state)
         for (int i = 0; i < 20; i++) {
             tq_view view = {.packed = {.k = &k, .v = &v},
                             .n_kv_heads = layer.n_kv_heads,
+                            .d_v = layer.d_v,
                             .attn = layer.scheme.attn};
             tq_attn_config cfg = {.n_q_heads = heads, .scale = 1};
             view.n_tokens = i == 0 ? max_tokens : 1 + (uint32_t)(test_random(&seed) % max_tokens);

@@ -112,6 +112,7 @@ static void check_file(const char *name, uint32_t isa_mask)
     const tq_format format = (tq_format)word(f.p + 8);
     const uint32_t dim = word(f.p + 12), n = word(f.p + 16), block = word(f.p + 20);
     const uint32_t n_efforts = word(f.p + 24), hostile = word(f.p + 40);
+    const uint32_t mean = word(f.p + 44) ? TQ_CODEC_MEAN : 0;
     snprintf(rows_name, sizeof rows_name, "rows_d%u.bin", dim);
     bytes rows = read_file("blocks-v1", rows_name);
     assert_int_equal(rows.n, (size_t)n * dim * sizeof(float));
@@ -120,7 +121,7 @@ static void check_file(const char *name, uint32_t isa_mask)
     const uint8_t *p = f.p + 64;
     tq_codec c;
     for (uint32_t e = 0; e < n_efforts; e++) {
-        const uint32_t flags = effort_flag(word(f.p + 28 + 4 * e), format);
+        const uint32_t flags = mean | effort_flag(word(f.p + 28 + 4 * e), format);
         tq_status st = tq_codec_init(&c, format, dim, flags, isa_mask);
         if (st != TQ_OK)
             fail_msg("%s: tq_codec_init gives %s", name, tq_status_name(st));
@@ -155,8 +156,9 @@ static void golden_blocks(void **state)
     }
     closedir(dir);
     print_message("%u golden files\n", n_files);
-    /* 6 + 5 formats at 8 dimensions; 2 + 4 + 4 at 2, and 4 + 5 (test_golden.c has their others). */
-    assert_int_equal(n_files, 11 * 8 + 10 * 2 + 9 * 2);
+    /* 6 + 5 formats at 8 dimensions, and with a mean at 2; 2 + 4 + 4 at 2, and 4 + 5 (test_golden.c
+     * has their others). */
+    assert_int_equal(n_files, 11 * 8 + 11 * 2 + 10 * 2 + 9 * 2);
 }
 
 /* The floating-point part of the encoder by itself: rotated rows and their norms. */

@@ -3,6 +3,7 @@
 (chapter 11)."""
 import math
 import struct
+from functools import lru_cache
 from .int_tables import CODEBOOKS, Codebook
 from .norm_codebook import (PLANES, coordinates, level_of, norm, pack_planes, quantise, reconstruct,
                             rotated, unpack_planes)
@@ -75,12 +76,31 @@ def mse_decode(block, bits, dim):
                        f16_value(int.from_bytes(block[-2:], "little")), _table(bits).unit)
 
 
-def signs2(dim):
-    return tuple(-1.0 if w >> 31 else 1.0 for w in threefry_words(0, 43, dim))
+@lru_cache(maxsize=None)
+def mixer_signs(dim):
+    """The two sign vectors of the transform H diag(b) H diag(a)."""
+    return tuple(tuple(-1.0 if w >> 31 else 1.0 for w in threefry_words(0, key, dim))
+                 for key in (43, 44))
+
+
+def times(x, sign):
+    return [v * s for v, s in zip(x, sign)]
+
+
+def mix(x):
+    a, b = mixer_signs(len(x))
+    return hadamard(times(hadamard(times(x, a)), b))
+
+
+def unmix(x):
+    a, b = mixer_signs(len(x))
+    return times(hadamard(times(hadamard(x), b)), a)
 
 
 def kappa(dim):
-    return f32(math.sqrt(math.pi / (2.0 * dim)) * (1.0 - 1.0 / (4.0 * dim)))
+    d = float(dim)
+    return f32(math.sqrt(math.pi / 2.0) / d
+               * (1.0 - 1.0 / (4.0 * d) + 1.0 / (32.0 * d * d) + 5.0 / (128.0 * d * d * d)))
 
 
 def prod_encode(row, bits):
@@ -98,8 +118,7 @@ def prod_encode(row, bits):
         e = [f32(v - f32(_level(c, bits - 1) * t)) for v, c in zip(y, codes)]
         out = pack_planes(codes, MSE_PLANES[bits - 1])
         tail = _scale(r, dim, saturate).to_bytes(2, "little")
-    z = hadamard([a * b for a, b in zip(e, signs2(dim))])
-    out += pack_planes([1 if v < 0 else 0 for v in z], ((1, 0),))
+    out += pack_planes([1 if v < 0 else 0 for v in mix(e)], ((1, 0),))
     return out + tail + _scale(norm(e), dim, saturate).to_bytes(2, "little")
 
 
@@ -107,9 +126,8 @@ def prod_decode(block, bits, dim):
     at = dim * (bits - 1) // 8
     b = unpack_planes(block[at:], ((1, 0),), dim)
     g = f16_value(int.from_bytes(block[-2:], "little"))
-    n = hadamard([1.0 - 2.0 * v for v in b])
     t = f32(g * kappa(dim))
-    y = [f32(v * t) * s for v, s in zip(n, signs2(dim))]
+    y = [f32(v * t) for v in unmix([1.0 - 2.0 * v for v in b])]
     if bits > 1:
         codes = unpack_planes(block, MSE_PLANES[bits - 1], dim)
         t = f32(f16_value(int.from_bytes(block[-4:-2], "little")) * _table(bits - 1).unit)

@@ -129,21 +129,10 @@ def one_scale_cases():
                        lambda r, m=m, b=bits, e=effort: m.encode(r, b, e),
                        lambda blk, d, m=m, b=bits: m.decode(blk, b, d))
             yield (base + bits, (48, 96), EFFORT[1] | MEAN,
-                   lambda r, m=m, b=bits: mean_encode(lambda x: m.encode(x, b, 1), r),
-                   lambda blk, d, m=m, b=bits: mean_decode(lambda k: m.decode(k, b, d), blk))
-
-
-def mean_encode(encode, row):
-    """Option mean, docs/format.md 8.6, around an encoder of rows."""
-    s = norm_codebook.stripe_sum(row)
-    h = f16_sat_bits(f32(s / len(row))) if math.isfinite(s) else 0
-    m = f16_value(h)
-    return encode([f32(v - m) for v in row]) + h.to_bytes(2, "little")
-
-
-def mean_decode(decode, block):
-    m = f16_value(int.from_bytes(block[-2:], "little"))
-    return [f32(v + m) for v in decode(block[:-2])]
+                   lambda r, m=m, b=bits: norm_codebook.mean_encode(
+                       lambda x: m.encode(x, b, 1), r),
+                   lambda blk, d, m=m, b=bits: norm_codebook.mean_decode(
+                       lambda k: m.decode(k, b, d), blk))
 
 
 def _first_diff(a, b):

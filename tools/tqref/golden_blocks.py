@@ -20,14 +20,20 @@ DIR = "blocks-v1"
 class Format:
     """name, number (tq_format), dims, efforts(dim), encode(row, effort), decode(block, dim)."""
 
-    def __init__(self, name, number, dims, deep, encode, decode):
+    def __init__(self, name, number, dims, deep, encode, decode, mean=0):
         self.name, self.number, self.dims, self.deep = name, number, dims, deep
-        self.encode, self.decode = encode, decode
+        self.encode, self.decode, self.mean = encode, decode, mean
 
     def efforts(self, dim):
         if not self.deep:
             return (1,)
         return (1, 3, 12) if dim in DEEP_DIMS else (1, 3)
+
+    def with_mean(self):
+        """The same with option mean, chapter 8.6."""
+        return Format(self.name + "m", self.number, FEW_DIMS, False,
+                      lambda r, e: norm_codebook.mean_encode(lambda x: self.encode(x, e), r),
+                      lambda k, d: norm_codebook.mean_decode(lambda b: self.decode(b, d), k), 1)
 
 
 def formats():
@@ -48,6 +54,7 @@ def formats():
         out.append(Format("tcq%d" % b, 60 + b, DIMS, True,
                           lambda r, e, b=b: trellis.encode(r, b, e),
                           lambda k, d, b=b: trellis.decode(k, b, d)))
+    out += [f.with_mean() for f in out if f.number >= 40]
     for b in (4, 8):
         out.append(Format("affine%d" % b, 70 + b, FEW_DIMS, False,
                           lambda r, e, b=b: baseline.affine_encode(r, b),
@@ -94,9 +101,9 @@ def hostile_blocks(size, seed):
     return out
 
 
-def header(number, dim, rows, block, efforts, hostile):
+def header(number, dim, rows, block, efforts, hostile, mean):
     return struct.pack("<4s15I", MAGIC, VERSION, number, dim, rows, block, len(efforts),
-                       *(list(efforts) + [0] * (3 - len(efforts))), hostile, *[0] * 5)
+                       *(list(efforts) + [0] * (3 - len(efforts))), hostile, mean, *[0] * 4)
 
 
 def canonical(xs):
@@ -110,7 +117,9 @@ def file_bytes(fmt, dim, rows):
     per_effort = [[fmt.encode(r, e) for r in rows] for e in efforts]
     size = len(per_effort[0][0])
     bad = hostile_blocks(size, fmt.number * 10000 + dim) if dim == 80 else []
-    out = header(fmt.number, dim, len(rows), size, efforts, len(bad))
+    if fmt.mean:  # the last number is the mean there: hostile scales too
+        bad += [b[:-4] + b[-2:] + b"\x00\x3c" for b in bad]
+    out = header(fmt.number, dim, len(rows), size, efforts, len(bad), fmt.mean)
     out += b"".join(b"".join(blocks) for blocks in per_effort)
     out += b"".join(f32_bytes(canonical(fmt.decode(b, dim))) for b in per_effort[0])
     out += b"".join(bad)

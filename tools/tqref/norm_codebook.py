@@ -194,3 +194,18 @@ def decode_rotated(block, bits, dim):
     scale = f16_value(int.from_bytes(block[-2:], "little"))
     t = f32(scale * unit_of(bits))
     return [f32(v * t) for v in levels(block, bits, dim)]
+
+
+# ---- option mean, docs/format.md 8.6 ------------------------------------------------------
+
+def mean_encode(encode, row):
+    """Around an encoder of rows."""
+    s = stripe_sum(row)
+    h = f16_sat_bits(f32(s / len(row))) if math.isfinite(s) else 0
+    m = f16_value(h)
+    return encode([f32(v - m) for v in row]) + h.to_bytes(2, "little")
+
+
+def mean_decode(decode, block):
+    m = f16_value(int.from_bytes(block[-2:], "little"))
+    return [f32(v + m) for v in decode(block[:-2])]

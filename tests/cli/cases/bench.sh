@@ -9,3 +9,54 @@ sed -E 's/"[^"]*",//; s/^"[^"]*","[^"]*","[^"]*",//; s/,-?[0-9.]+,"/,LOAD,"/; s/
 # A row for each format, or the reason why there is none.
 "$TQ" bench codec -r 1 --isa scalar | tail -n +3 | sed -E 's/[0-9]+\.[0-9]+/N/g; s/ +/ /g'
 "$TQ" bench codec -r 1 --isa scalar --dim 88 | tail -n +6 | sed -E 's/[0-9]+\.[0-9]+/N/g; s/ +/ /g'
+# Attention: every side is there, with its error; times are anybody's guess.
+attn="--n-kv 8,64 -r 2 --heads 6 --kv-heads 2 --dk 64 -t 1"
+fields() { sed -E 's/ +/ /g; s/[0-9]+\.[0-9]+e[-+][0-9]+/E/g; s/[0-9]+\.[0-9]+/N/g; s/[0-9]+%/P/g'; }
+"$TQ" bench attn $attn --kv f16 --kv turbo3 --peer f16 --peer q8_0/q4_0@head --csv attn.csv 2>/dev/null |
+    tail -n +2 | fields
+cut -d, -f7-16 attn.csv
+head -1 attn.csv | cut -d, -f17-
+# The errors do not depend on the machine in their first digit: f16 and f32 near the original, 3 bits
+# far from it, ours near what is stored.
+"$TQ" bench attn --n-kv 256 -r 1 --heads 4 --kv-heads 1 --kv f32 --kv f16 --kv turbo3 --peer q8_0 \
+    --csv err.csv >/dev/null 2>&1
+awk -F, 'NR > 1 { e = $23; gsub(/"/, "", $14)
+    ok = $14 == "f32" ? e < 1e-5 : $14 == "f16" ? e < 2e-3 : $14 == "q8_0" ? e < 0.05 : e > 0.02 && e < 0.5
+    print $13, $14, ok ? "as expected" : "error " e, $24 == "" || $24 < 1e-3 ? "" : "stored " $24 }' err.csv
+# A query block, values of another size, data in the caches, two threads.
+"$TQ" bench attn --n-kv 40 -r 1 --q-len 20 --heads 2 --kv-heads 2 --dk 64 --dv 128 --hot -t 2 --kv tcq4 \
+    --peer none 2>/dev/null | tail -n +2 | fields
+# What is wrong is named, before anything is measured.
+t bench attn --n-kv 16777217
+t bench attn --n-kv 10,x
+t bench attn --n-kv 4 --q-len 5
+t bench attn --heads 9 --kv-heads 2
+t bench attn --heads 99999999999999999999
+t bench attn --q-len 4097
+t bench attn --dk 8
+t bench attn --dk 88 --kv turbo4
+t bench attn --dk 48 --kv f16 --peer q4_0
+t bench attn --kv turbo99
+t bench attn --kv turbo4,kmean=f
+t bench attn --peer q9
+t bench attn --peer f16@tail
+t bench attn --clock moon
+t bench attn --clock cpu -t 2
+t bench attn --sigma 1e300
+t bench attn --plot picture.gif
+t bench attn -r 0
+t bench attn --n-kv 1 --csv none/attn.csv
+"$TQ" bench attn --n-kv 16777216 --kv-heads 1024 --heads 1024 2>&1 | digits | sed 's/[KMGTPE]iB/B/g'
+# Without gnuplot it says so; with one, it gets the script and the data.
+mkdir bin
+PATH=$PWD/bin "$TQ" bench attn --plot a.svg
+echo "exit $?"
+cat >bin/gnuplot <<'END'
+#!/bin/sh
+[ "${1:-}" = --version ] || cat >script
+END
+chmod +x bin/gnuplot
+PATH=$PWD/bin:$PATH "$TQ" bench attn $attn --kv f16 --kv turbo3 --peer f16 --plot "it's.png" >/dev/null 2>&1
+echo "exit $?"
+grep -E '^(set output|set xtics|plot|  )' script
+grep -c '^[0-9]' script

@@ -56,3 +56,22 @@ p.communicate(timeout=60)
 print("exit", p.returncode)
 END
 python3 sigtwice.py "$TQ" chat -t 1 -m "$BUNDLED"
+# A benchmark stops and keeps the contexts that are complete.
+cat >sigbench.py <<'END'
+import signal, subprocess, sys
+p = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                     stderr=subprocess.PIPE, bufsize=0,
+                     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+out = b""
+while b"turbo4" not in out:
+    out += p.stdout.read(1)
+p.send_signal(signal.SIGINT)
+rest, err = p.communicate(timeout=60)
+rows = open("rows.csv").read().splitlines()
+print("exit", p.returncode)
+print(err.decode().splitlines()[-1])
+print("tables as in the CSV:", (out + rest).count(b"turbo4") == len(rows) // 2 > 0)
+print("all contexts:", len(rows) == 121)
+END
+python3 sigbench.py "$TQ" bench attn --n-kv $(seq -s, 64 123) -r 2 --kv f16 --kv turbo4 --peer none -t 1 \
+    --csv rows.csv

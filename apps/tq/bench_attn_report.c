@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: MIT */
+/* bench_attn_report.c — what `tq bench attn` shows: tables, CSV, plot.
+ *
+ * Times are the best and the median of the rounds. GB/s are those of the best time, and their
+ * fraction that of the best reading of memory in the same rounds. A ratio is taken within each
+ * round before the median, so that a moment of other work does not fall on one side alone.
+ */
+#include "bench_attn.h"
+
+#include "machine.h"
+#include "out.h"
+#include "plot.h"
+#include "setup.h"
+#include "text.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const double *v, size_t n)
+{
+    double sorted[ATTN_MAX_ROUNDS];
+    memcpy(sorted, v, n * sizeof *v);
+    qsort(sorted, n, sizeof *sorted, compare);
+    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+static double best(const double *v, size_t n)
+{
+    double least = v[0];
+    for (size_t i = 1; i < n; i++) {
+        least = v[i] < least ? v[i] : least;
+    }
+    return least;
+}
+
+/* How many times as fast as the peer. */
+static double ratio(const attn_bench *b, const attn_side *s, const attn_side *peer)
+{
+    double r[ATTN_MAX_ROUNDS];
+    for (uint32_t i = 0; i < b->n_done; i++) {
+        r[i] = peer->seconds[i] / s->seconds[i];
+    }
+    return median(r, b->n_done);
+}
+
+static double read_rate(const attn_bench *b)
+{
+    return (double)b->read_bytes / best(b->read_seconds, b->n_done);
+}
+
+/* ---- Tables ------------------------------------------------------------------------------ */
+
+void attn_report_head(const attn_bench *b)
+{
+    const attn_shape *s = &b->shape;
+    char dims[32];
+    snprintf(dims, sizeof dims, s->d_k == s->d_v ? "%u" : "%u/%u", s->d_k, s->d_v);
+    out_printf("%s; %s kernels, %u %s\n", b->cpu, setup_isa_best(b->isa), b->n_threads,
+               b->n_threads == 1 ? "thread" : "threads");
+    out_printf("%u query and %u KV heads x %s, q_len %u, data %s; %u %s, %s time\n", s->n_heads,
+               s->n_kv_heads, dims, s->q_len, b->hot ? "hot" : "cold", b->n_rounds,
+               b->n_rounds == 1 ? "round" : "rounds", b->cpu_clock ? "CPU" : "wall");
+    out_flush();
+}
+
+static void put_times(const attn_bench *b)
+{
+    const double limit = read_rate(b);
+    out_printf("\n%sn_kv %-19u%20s%10s%8s%7s%20s%s\n", out_bold(), b->shape.n_kv, "---- ms ----",
+               "us per", "", "of", "error against the", out_plain());
+    out_printf("%s%-24s%10s%10s%10s%8s%7s%11s%9s%s\n", out_bold(), "", "best", "median", "token",
+               "GB/s", "read", "original", "stored", out_plain());
+    out_printf("%-54s%8.2f%6d%%\n", "reading of memory", limit * 1e-9, 100);
+    for (uint32_t i = 0; i < b->n_sides; i++) {
+        const attn_side *s = &b->sides[i];
+        double least = best(s->seconds, b->n_done), rate = (double)s->bytes / least;
+        out_printf("%-5s%-19s%10.3f%10.3f%10.4f%8.2f%6.0f%%%11.1e", s->is_peer ? "ggml" : "tq",
+                   s->name, least * 1e3, median(s->seconds, b->n_done) * 1e3,
+                   least * 1e6 / b->shape.n_kv, rate * 1e-9, 100 * rate / limit, s->error);
+        if (s->is_peer) {
+            out_write("\n", 1);
+        } else {
+            out_printf("%9.1e\n", s->stored);
+        }
+    }
+}
+
+/* Ours down, peers across, six at a time. */
+static void put_ratios(const attn_bench *b)
+{
+    enum { COLUMNS = 6 };
+    for (uint32_t first = b->n_ours; first < b->n_sides; first += COLUMNS) {
+        uint32_t end = first + COLUMNS < b->n_sides ? first + COLUMNS : b->n_sides;
+        out_printf("\n%s%-24s", out_bold(), "times as fast as ggml");
+        for (uint32_t p = first; p < end; p++) {
+            out_printf(" %14s", b->sides[p].name);
+        }
+        out_printf("%s\n", out_plain());
+        for (uint32_t i = 0; i < b->n_ours; i++) {
+            out_printf("%-5s%-19s", "tq", b->sides[i].name);
+            for (uint32_t p = first; p < end; p++) {
+                out_printf(" %14.2f", ratio(b, &b->sides[i], &b->sides[p]));
+            }
+            out_write("\n", 1);
+        }
+    }
+}
+
+/* ---- CSV --------------------------------------------------------------------------------- */
+
+bool attn_report_open(attn_bench *b)
+{
+    if (!b->csv_name) {
+        return true;
+    }
+    b->csv = fopen(b->csv_name, "w");
+    if (!b->csv) {
+        msg_error("--csv: cannot write '%s': %s", b->csv_name, strerror(errno));
+        return false;
+    }
+    fputs("cpu,isa,threads,load,clock,data,heads,kv_heads,d_k,d_v,q_len,n_kv,side,kv,rounds,"
+          "kv_bytes,best_ms,median_ms,us_per_token,gbps,read_gbps,of_read,error,error_stored",
+          b->csv);
+    for (uint32_t p = b->n_ours; p < b->n_sides; p++) {
+        fprintf(b->csv, ",\"times_ggml_%s\"", b->names[p]);
+    }
+    fputc('\n', b->csv);
+    return true;
+}
+
+static void csv_row(const attn_bench *b, const attn_side *s)
+{
+    const attn_shape *sh = &b->shape;
+    double least = best(s->seconds, b->n_done), rate = (double)s->bytes / least;
+    fputc('"', b->csv);
+    for (const char *c = b->cpu; *c; c++) {
+        fputs(*c == '"' ? "\"\"" : (char[2]){*c, '\0'}, b->csv);
+    }
+    fprintf(b->csv, "\",%s,%u,%.2f,%s,%s,%u,%u,%u,%u,%u,%u,%s,\"%s\",%u,%zu,", /* */
+            setup_isa_best(b->isa), b->n_threads, b->load, b->cpu_clock ? "cpu" : "wall",
+            b->hot ? "hot" : "cold", sh->n_heads, sh->n_kv_heads, sh->d_k, sh->d_v, sh->q_len,
+            sh->n_kv, s->is_peer ? "ggml" : "tq", s->name, b->n_done, s->bytes);
+    fprintf(b->csv, "%.6f,%.6f,%.6f,%.4f,%.4f,%.4f,%.4e,", least * 1e3,
+            median(s->seconds, b->n_done) * 1e3, least * 1e6 / sh->n_kv, rate * 1e-9,
+            read_rate(b) * 1e-9, rate / read_rate(b), s->error);
+    if (!s->is_peer) {
+        fprintf(b->csv, "%.4e", s->stored);
+    }
+    for (uint32_t p = b->n_ours; p < b->n_sides; p++) {
+        fprintf(b->csv, ",%.4f", ratio(b, s, &b->sides[p]));
+    }
+    fputc('\n', b->csv);
+}
+
+bool attn_report_context(attn_bench *b)
+{
+    put_times(b);
+    put_ratios(b);
+    for (uint32_t i = 0; i < b->n_sides; i++) {
+        const attn_side *s = &b->sides[i];
+        b->points[b->n_points++] = (attn_point){b->shape.n_kv, i, best(s->seconds, b->n_done),
+                                                (double)s->bytes / read_rate(b)};
+        if (b->csv) {
+            csv_row(b, s);
+        }
+    }
+    if (b->csv && fflush(b->csv)) {
+        msg_error("cannot write '%s': %s", b->csv_name, strerror(errno));
+        return false;
+    }
+    return out_flush();
+}
+
+/* ---- Plot -------------------------------------------------------------------------------- */
+
+/* The points of one side; floor: what reading its bytes takes. */
+static size_t collect(const attn_bench *b, uint32_t side, bool floor, double *x, double *y)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < b->n_points; i++) {
+        const attn_point *p = &b->points[i];
+        if (p->side == side) {
+            x[n] = p->n_kv;
+            y[n++] = (floor ? p->floor : p->seconds) * 1e3;
+        }
+    }
+    return n;
+}
+
+/* The sides with the most and the fewest bytes: between their floors lie those of the others. */
+static void find_floors(const attn_bench *b, uint32_t at[2])
+{
+    at[0] = at[1] = 0;
+    for (size_t i = 0; i < b->n_points; i++) {
+        const attn_point *p = &b->points[i];
+        if (p->n_kv == b->points[0].n_kv && p->side < b->n_ours) {
+            at[0] = p->floor > b->points[at[0]].floor ? p->side : at[0];
+            at[1] = p->floor < b->points[at[1]].floor ? p->side : at[1];
+        }
+    }
+}
+
+static bool draw(const attn_bench *b)
+{
+    static double x[ATTN_MAX_SIDES + 2][ARG_LIST_MAX], y[ATTN_MAX_SIDES + 2][ARG_LIST_MAX];
+    static char names[ATTN_MAX_SIDES + 2][TQ_SCHEME_TEXT_BYTES + 32];
+    plot_curve curves[ATTN_MAX_SIDES + 2];
+    uint32_t n = 0, floors[2];
+    for (uint32_t i = 0; i < b->n_sides; i++, n++) {
+        size_t points = collect(b, i, false, x[n], y[n]);
+        snprintf(names[n], sizeof names[n], "%s%s", i < b->n_ours ? "" : "ggml ", b->names[i]);
+        curves[n] =
+            (plot_curve){names[n], i < b->n_ours ? PLOT_LINE : PLOT_DASHED, x[n], y[n], points};
+    }
+    find_floors(b, floors);
+    for (int i = 0; i < (floors[0] == floors[1] ? 1 : 2) && !b->hot; i++, n++) {
+        size_t points = collect(b, floors[i], true, x[n], y[n]);
+        snprintf(names[n], sizeof names[n], "bandwidth floor, %s", b->names[floors[i]]);
+        curves[n] = (plot_curve){names[n], PLOT_FLOOR, x[n], y[n], points};
+    }
+    char title[96], subtitle[256], dims[32];
+    const attn_shape *s = &b->shape;
+    snprintf(dims, sizeof dims, s->d_k == s->d_v ? "%u" : "%u/%u", s->d_k, s->d_v);
+    snprintf(title, sizeof title, "Attention over a KV cache, %u query %s", s->q_len,
+             s->q_len == 1 ? "token" : "tokens");
+    snprintf(subtitle, sizeof subtitle, "%s, %s, %u %s; %u query and %u KV heads x %s; data %s",
+             b->cpu, setup_isa_best(b->isa), b->n_threads, b->n_threads == 1 ? "thread" : "threads",
+             s->n_heads, s->n_kv_heads, dims, b->hot ? "hot" : "cold");
+    const plot p = {.file = b->plot_name,
+                    .title = title,
+                    .subtitle = subtitle,
+                    .x_label = "tokens of context",
+                    .y_label = "milliseconds of one layer (best of the rounds)",
+                    .curves = curves,
+                    .n_curves = n};
+    return plot_draw(&p);
+}
+
+bool attn_report_close(attn_bench *b)
+{
+    bool ok = true;
+    if (b->csv && fclose(b->csv)) {
+        msg_error("cannot write '%s': %s", b->csv_name, strerror(errno));
+        ok = false;
+    }
+    b->csv = NULL;
+    return (!b->plot_name || !b->n_points || draw(b)) && ok;
+}

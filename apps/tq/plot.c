@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: MIT */
+/* plot.c — log-log charts by gnuplot, which is run as a program.
+ *
+ * Script and data go to its stdin, so there are no files to clean up, and no shell sees a name.
+ * Text from outside stands in gnuplot's single quotes, where nothing but the quote is special.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "plot.h"
+
+#include "out.h"
+
+#include <errno.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+/* Okabe and Ito's colours, which colour-blind people tell apart, and two more; then repeated with
+ * another point. */
+static const char *const colours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
+                                      "#56b4e9", "#7a4fb5", "#1b1b1b", "#a6761d", "#5c8a00"};
+static const char *const greys[] = {"#8c8c8c", "#b08968", "#7f9aa8", "#a08fb0"};
+enum { N_COLOURS = sizeof colours / sizeof colours[0], N_GREYS = sizeof greys / sizeof greys[0] };
+
+static bool ends_with(const char *s, const char *tail)
+{
+    size_t n = strlen(s), m = strlen(tail);
+    return n > m && !strcmp(s + n - m, tail);
+}
+
+/* gnuplot with its stdin (when given) from `in`; quiet: nothing it says is seen. Returns its exit
+ * code, 127 when it is not there, -1 when it could not be started otherwise. */
+static int start(pid_t *pid, const int *in, int other_end, bool version)
+{
+    char *args[] = {(char *)"gnuplot", version ? (char *)"--version" : NULL, NULL};
+    posix_spawn_file_actions_t fa;
+    if (posix_spawn_file_actions_init(&fa)) {
+        return ENOMEM;
+    }
+    if (in) {
+        posix_spawn_file_actions_adddup2(&fa, *in, STDIN_FILENO);
+        posix_spawn_file_actions_addclose(&fa, *in);
+        posix_spawn_file_actions_addclose(&fa, other_end);
+    }
+    if (version) {
+        posix_spawn_file_actions_addopen(&fa, STDOUT_FILENO, "/dev/null", 1, 0);
+    } else {
+        posix_spawn_file_actions_adddup2(&fa, STDERR_FILENO, STDOUT_FILENO);
+    }
+    int rc = posix_spawnp(pid, "gnuplot", &fa, NULL, args, environ);
+    posix_spawn_file_actions_destroy(&fa);
+    return rc;
+}
+
+static bool succeeded(pid_t pid)
+{
+    int status;
+    pid_t rc;
+    do {
+        rc = waitpid(pid, &status, 0);
+    } while (rc < 0 && errno == EINTR);
+    return rc == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+bool plot_check(const char *flag, const char *file, bool *usage)
+{
+    *usage = true;
+    if (!ends_with(file, ".svg") && !ends_with(file, ".png")) {
+        msg_error("%s: '%s' ends neither in .svg nor in .png", flag, file);
+        return false;
+    }
+    for (const char *c = file; *c; c++) {
+        if ((unsigned char)*c < 0x20) {
+            msg_error("%s: a control character in the file name", flag);
+            return false;
+        }
+    }
+    *usage = false;
+    pid_t pid;
+    int rc = start(&pid, NULL, -1, true);
+    if (rc || !succeeded(pid)) {
+        msg_error("%s needs the program gnuplot, which is not here (Debian: gnuplot-nox)%s%s", flag,
+                  rc && rc != ENOENT ? ": " : "", rc && rc != ENOENT ? strerror(rc) : "");
+        return false;
+    }
+    return true;
+}
+
+static void put_quoted(FILE *f, const char *s)
+{
+    fputc('\'', f);
+    for (; *s; s++) {
+        if (*s == '\'') {
+            fputc('\'', f);
+        }
+        fputc(*s, f);
+    }
+    fputc('\'', f);
+}
+
+static void put_data(FILE *f, const plot *p)
+{
+    for (size_t i = 0; i < p->n_curves; i++) {
+        fprintf(f, "$c%zu << EOD\n", i);
+        for (size_t k = 0; k < p->curves[i].n; k++) {
+            fprintf(f, "%.9g %.9g\n", p->curves[i].x[k], p->curves[i].y[k]);
+        }
+        fputs("EOD\n", f);
+    }
+}
+
+static void put_curves(FILE *f, const plot *p)
+{
+    size_t n_lines = 0, n_dashed = 0;
+    fputs("plot ", f);
+    for (size_t i = 0; i < p->n_curves; i++) {
+        const plot_curve *c = &p->curves[i];
+        fprintf(f, "%s$c%zu using 1:2 title ", i ? ", \\\n     " : "", i);
+        put_quoted(f, c->name);
+        switch (c->style) {
+        case PLOT_LINE:
+            fprintf(f, " with linespoints lc rgb '%s' lw 2.2 pt %d ps 0.75",
+                    colours[n_lines % N_COLOURS], n_lines < N_COLOURS ? 7 : 5);
+            n_lines++;
+            break;
+        case PLOT_DASHED:
+            fprintf(f, " with linespoints lc rgb '%s' lw 1.6 dt (8,5) pt %zu ps 0.7",
+                    greys[n_dashed / 2 % N_GREYS], n_dashed % 2 ? (size_t)6 : (size_t)4);
+            n_dashed++;
+            break;
+        case PLOT_FLOOR:
+            fputs(" with lines lc rgb '#555555' lw 1.4 dt (2,3)", f);
+            break;
+        }
+    }
+    fputc('\n', f);
+}
+
+/* Ticks at the contexts that were measured, as people write them. */
+static void put_x_ticks(FILE *f, const plot *p, double *lo, double *hi)
+{
+    *lo = 1e300;
+    *hi = 0;
+    fputs("set xtics nomirror out (", f);
+    for (size_t i = 0, any = 0; i < p->n_curves; i++) {
+        for (size_t k = 0; k < p->curves[i].n && (i == 0 || p->curves[i].n > p->curves[0].n); k++) {
+            double x = p->curves[i].x[k];
+            bool kilo = x >= 1024 && x / 1024 == (double)(long)(x / 1024);
+            fprintf(f, "%s'%.0f%s' %.9g", any++ ? ", " : "", kilo ? x / 1024 : x, kilo ? "K" : "",
+                    x);
+            *lo = x < *lo ? x : *lo;
+            *hi = x > *hi ? x : *hi;
+        }
+    }
+    fputs(")\n", f);
+}
+
+static void put_script(FILE *f, const plot *p)
+{
+    bool svg = ends_with(p->file, ".svg");
+    double lo, hi;
+    put_data(f, p);
+    fprintf(f, "set terminal %s\nset output ",
+            svg ? "svg noenhanced size 1000,620 font 'Helvetica,14' background '#ffffff'"
+                : "pngcairo noenhanced size 1500,930 font 'Sans,13' fontscale 1.15 "
+                  "linewidth 1.5 background '#ffffff'");
+    put_quoted(f, p->file);
+    fputs("\nset title ", f);
+    put_quoted(f, p->title);
+    fputs(" font ',18' offset 0,1.2\nset label 1 ", f);
+    put_quoted(f, p->subtitle);
+    fputs(" at graph 0.5, graph 1.035 center textcolor rgb '#666666'\n"
+          "set border 3 lw 1 lc rgb '#444444'\n"
+          "set grid xtics ytics lc rgb '#e3e3e3' lt 1 lw 0.8\n"
+          "set logscale xy\n"
+          "set tmargin 4.5\nset mytics 10\n"
+          "set ytics nomirror out format '%g'\n"
+          "set key outside right center reverse Left samplen 3 spacing 1.25\n"
+          "set xlabel ",
+          f);
+    put_quoted(f, p->x_label);
+    fputs("\nset ylabel ", f);
+    put_quoted(f, p->y_label);
+    fputc('\n', f);
+    put_x_ticks(f, p, &lo, &hi);
+    fprintf(f, "set xrange [%.9g:%.9g]\n", lo / 1.15, hi * 1.15);
+    put_curves(f, p);
+}
+
+bool plot_draw(const plot *p)
+{
+    int ends[2];
+    pid_t pid;
+    if (pipe(ends)) {
+        msg_error("cannot start gnuplot: %s", strerror(errno));
+        return false;
+    }
+    int rc = start(&pid, &ends[0], ends[1], false);
+    close(ends[0]);
+    if (rc) {
+        close(ends[1]);
+        msg_error("cannot start gnuplot: %s", strerror(rc));
+        return false;
+    }
+    FILE *f = fdopen(ends[1], "w");
+    if (f) {
+        put_script(f, p);
+    }
+    bool ok = f ? fclose(f) == 0 : close(ends[1]) != 0;
+    ok = succeeded(pid) && ok;
+    if (!ok) {
+        msg_error("gnuplot could not write '%s'", p->file);
+    }
+    return ok;
+}

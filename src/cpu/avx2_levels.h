@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT */
+/* avx2_levels.h — level bytes of norm-codebook and trellis rows, in the orders that attention
+ * multiplies them in. A level byte is a level + TQ_LEVEL_ZERO, so that it widens to 16 bits by a
+ * mask or a shift; what the offset adds to a sum is known from the other factor alone. */
+#ifndef TQ_CPU_AVX2_LEVELS_H
+#define TQ_CPU_AVX2_LEVELS_H
+
+#include "codebook.h"
+#include "cpu/avx2_attn.h"
+#include "cpu/avx2_trellis.h"
+
+#define TQ_LEVEL_ZERO 128
+
+/* Tokens of a step of tq_avx2_turned_levels, and what its dst takes. */
+#define TQ_TURNED_TOKENS 16u
+
+/* dim rounded up to what the functions below fill. */
+#define TQ_LEVEL_WIDTH(dim) (((dim) + 31) / 32 * 32)
+
+typedef struct tq_level_source {
+    const tq_codec *codec;
+    int trellis;
+    int nibbles;              /* codes or level numbers are taken as half bytes */
+    int in_place;             /* bytes of a row are taken from where they are */
+    __m256i table;            /* nibbles: level bytes, in both halves */
+    __m256i flip;             /* otherwise: makes level bytes of the bytes of a row */
+    tq_trellis_tables tables; /* level bytes of other trellises and of 5 and 6 bits */
+    float unit;               /* of a level, times the row's scale */
+} tq_level_source;
+
+void tq_avx2_level_source(tq_level_source *s, const tq_codec *c);
+
+/* A walk of at most n_steps calls of tq_walk_on. The scales, needed first, are asked for first:
+ * they are at the end of a side of a page. */
+TQ_INLINE tq_walk tq_walk_scales_first(tq_const_planes planes, uint32_t n_steps)
+{
+    for (size_t i = 0; planes.ahead && i < 3 && 64 * i < planes.ahead_bytes; i++)
+        _mm_prefetch((const char *)planes.ahead + planes.ahead_bytes - 1 - 64 * i, _MM_HINT_T0);
+    return tq_walk_begin(planes, n_steps > 0 ? n_steps - 1 : 0);
+}
+
+/* Level bytes of tokens t .. t + n - 1, n 1..16, tokens as lanes: dst [width / 4][16][4], element
+ * 4 c + i of token t + k at dst[c][k][i]. Tokens from n on repeat the last; elements from dim on
+ * are junk. dst 32-byte aligned. */
+void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
+                           uint32_t n, tq_walk *ahead);
+
+/* Calls of tq_walk_on that this makes for n tokens. */
+TQ_INLINE uint32_t tq_turned_steps(const tq_level_source *s, uint32_t n)
+{
+    return (n + 15) / 16 * (TQ_LEVEL_WIDTH(s->codec->dim) / (s->nibbles ? 32 : 16));
+}
+
+/* Level bytes of tokens t .. t + n - 1, n 1..64, four tokens to a lane: dst [width /
+ * 16][quads][64], quads = ceil(n / 4). A block of 16 holds, for j = 32 (block / 2) + 8 (block % 2),
+ * elements j .. j + 3, j + 16 .. j + 19, j + 4 .. j + 7, j + 20 .. j + 23, in each four tokens.
+ * Tokens from n on repeat the last; elements from dim on are junk. dst 32-byte aligned. */
+void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
+                         uint32_t n, tq_walk *ahead);
+
+/* Level bytes of norm-codebook by code, of up to 6 bits. flip as in tq_avx2_trellis_tables. */
+tq_trellis_tables tq_avx2_norm_tables(const tq_codebook *book, uint8_t flip);
+
+/* Levels of n rows of 5 or 6 bits of norm-codebook, by those tables; dim a multiple of 128. */
+void tq_avx2_norm_wide_levels(uint8_t *out, size_t stride, const uint8_t *codes,
+                              size_t codes_stride, const tq_trellis_tables *tables, uint32_t bits,
+                              uint32_t dim, uint32_t n);
+
+/* dst [n rounded up to 8]: f16 numbers of tokens t .. t + n - 1 of a plane as f32; those from n on
+ * repeat the last. */
+void tq_avx2_token_scales(float *dst, const uint8_t *plane, size_t stride, uint32_t t, uint32_t n);
+
+/* ---- Queries as tq_avx2_prep_norm leaves them ------------------------------------------- */
+
+/* Elements whose products with int16 an int32 holds the sum of: 512 * 32767 * 128 < 2^31. Longer
+ * rows are summed in two parts. */
+#define TQ_QUERY_PART  512u
+#define TQ_QUERY_PARTS 2u
+
+/* A block of rows begins with this; then follow, per four elements, int16 [rows][4] in the order 0,
+ * 2, 1, 3 in which a lane of level bytes widens. */
+typedef struct tq_query_head {
+    float scale[4];                   /* of the integers, times the unit of the levels */
+    int32_t start[TQ_QUERY_PARTS][4]; /* of the sums over a part: what undoes TQ_LEVEL_ZERO */
+    int32_t unused[4];
+} tq_query_head;
+
+/* Rows of the next block when n are left: 3 are done as 4. */
+TQ_INLINE uint32_t tq_query_rows(uint32_t n)
+{
+    return n >= 3 ? 4 : n;
+}
+
+TQ_INLINE size_t tq_query_bytes(uint32_t rows, uint32_t dim)
+{
+    return sizeof(tq_query_head) + (size_t)rows * TQ_LEVEL_WIDTH(dim) * sizeof(int16_t);
+}
+
+/* ---- Weights ---------------------------------------------------------------------------- */
+
+#define TQ_WEIGHT_ROWS 4u
+
+/* Level bytes of the values that are summed together. */
+#define TQ_LEVEL_ROOM 16384u
+
+/* Tokens whose level bytes fit. */
+TQ_INLINE uint32_t tq_quad_tokens(uint32_t dim)
+{
+    const uint32_t fit = TQ_LEVEL_ROOM / TQ_LEVEL_WIDTH(dim) / 16 * 16;
+    return fit < TQ_TILE ? fit : TQ_TILE;
+}
+
+/* Calls of tq_walk_on for n tokens of which each 32 elements are a step, beside those of
+ * tq_avx2_level_quads. */
+TQ_INLINE uint32_t tq_quad_steps(uint32_t dim, uint32_t n)
+{
+    const uint32_t step = tq_quad_tokens(dim);
+    return (n + 3) / 4 + (n + step - 1) / step * (TQ_LEVEL_WIDTH(dim) / 32);
+}
+
+/* Weights, scales of tokens included, of up to four rows over a tile. w16 of four tokens are in the
+ * order 0, 2, 1, 3 in which a lane of level bytes widens. */
+typedef struct tq_weights {
+    int16_t w16[TQ_WEIGHT_ROWS * TQ_TILE];
+    float factor[TQ_WEIGHT_ROWS]; /* what a sum must be multiplied by */
+} tq_weights;
+
+/* Of tokens 0 .. n - 1; those from there to a multiple of 16 weigh nothing. w [rows][64], scale
+ * [64]; unit: of the levels. */
+void tq_avx2_round_weights(tq_weights *out, const float *w, const float *scale, float unit,
+                           uint32_t n, uint32_t rows);
+
+/* Where a sum over n tokens starts, so that it undoes TQ_LEVEL_ZERO. */
+int32_t tq_avx2_weights_start(const int16_t *w16, uint32_t n);
+
+/* Option mean: what the means of the tokens of a tile add to sums. w [n_rows][64]. */
+void tq_avx2_add_means(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
+                       uint32_t n_rows, tq_const_planes values, uint32_t n);
+
+#endif

@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: MIT */
+/* avx2_runs.c — planes of the trellis, and wide ones of norm-codebook, to levels, for AVX2.
+ *
+ * Elements r n1 .. r n1 + n1 - 1 of a row, n1 = dim / 8, are RUN r of 8. A plane of single bits has
+ * each run in one bit of its n1 bytes, one of two bits has runs 2k and 2k + 1 in field k of the
+ * first and second half of its 2 n1 bytes, one of four bits runs k and k + 4 in the nibbles of
+ * quarter k. So 16 places of all runs come from a few registers, and a register that holds a plane
+ * of single bits twice, the second time shifted right by one, is laid out like one of two.
+ *
+ * In a plane of single bits "one element later" is "one byte later", with the bytes that wrap
+ * shifted left by one bit: the subset bits of a whole row of the trellis are three shifts and two
+ * XORs of its plane of path bits.
+ *
+ * Each function is made twice, for any dimension and for 128.
+ */
+#include "codebook.h"
+#include "cpu/avx2_attn.h"
+#include "cpu/avx2_levels.h"
+#include "cpu/avx2_trellis.h"
+
+enum { PAD = 32, STEP = 16 };
+
+TQ_INLINE __m128i load128(const void *p)
+{
+    return _mm_loadu_si128((const __m128i *)p);
+}
+
+/* Twice, the second time shifted right by one: even bits are runs, the odd ones junk. */
+TQ_INLINE __m256i runs_of_one_bit(__m128i plane)
+{
+    const __m256i by_half = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+    return _mm256_srlv_epi32(_mm256_broadcastsi128_si256(plane), by_half);
+}
+
+TQ_INLINE __m256i load_halves(const uint8_t *p, uint32_t n1)
+{
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(load128(p)), load128(p + n1), 1);
+}
+
+TQ_INLINE void store_halves(uint8_t *p, uint32_t n1, __m256i v)
+{
+    if (n1 == STEP) {
+        _mm256_storeu_si256((__m256i *)(void *)p, v);
+        return;
+    }
+    _mm_storeu_si128((__m128i *)(void *)p, _mm256_castsi256_si128(v));
+    _mm_storeu_si128((__m128i *)(void *)(p + n1), _mm256_extracti128_si256(v, 1));
+}
+
+/* Bits 0..3 of the level numbers of 16 places of all eight runs, two to a byte: runs 0 and 4 in the
+ * first half of n02, 1 and 5 in the second, 2 and 6, 3 and 7 in n13. */
+typedef struct nibbles {
+    __m256i n02, n13;
+} nibbles;
+
+/* What level numbers consist of: n_low bits below, and which plane the bits from 4 on are in. */
+typedef struct row_kind {
+    int trellis;
+    uint32_t bits; /* of a code */
+    uint32_t dim;
+} row_kind;
+
+/* Bits of a level number. */
+TQ_INLINE uint32_t number_bits(const row_kind k)
+{
+    return k.bits + (k.trellis ? 1 : 0);
+}
+
+/* ---- Levels ---------------------------------------------------------------------------- */
+
+/* low: bits 0..3 of the level numbers. The tables of 16 from the first on are told apart by fields
+ * that are shifted into the top bit of each byte: bit 4 and bit 5 by two, bit 6 by six. */
+TQ_INLINE __m256i pick_level(const __m256i *table, __m256i low, __m256i two, __m256i six,
+                             const int field, const uint32_t bits)
+{
+    __m256i v = _mm256_shuffle_epi8(table[0], low);
+    if (bits <= 4)
+        return v;
+    const __m256i bit4 = _mm256_slli_epi16(two, 7 - 2 * field);
+    v = _mm256_blendv_epi8(v, _mm256_shuffle_epi8(table[1], low), bit4);
+    if (bits == 5)
+        return v;
+    const __m256i bit5 = _mm256_slli_epi16(two, 6 - 2 * field);
+    __m256i w = _mm256_blendv_epi8(_mm256_shuffle_epi8(table[2], low),
+                                   _mm256_shuffle_epi8(table[3], low), bit4);
+    v = _mm256_blendv_epi8(v, w, bit5);
+    if (bits == 6)
+        return v;
+    w = _mm256_blendv_epi8(_mm256_shuffle_epi8(table[4], low), _mm256_shuffle_epi8(table[5], low),
+                           bit4);
+    w = _mm256_blendv_epi8(w,
+                           _mm256_blendv_epi8(_mm256_shuffle_epi8(table[6], low),
+                                              _mm256_shuffle_epi8(table[7], low), bit4),
+                           bit5);
+    return _mm256_blendv_epi8(v, w, _mm256_slli_epi16(six, 7 - 2 * field));
+}
+
+/* 16 places of all eight runs, as levels, or without a table as nibbles. more: the planes of bits
+ * 4, 5 and 6. In ascending order: what is written beyond a run of less than 16 is overwritten. */
+TQ_INLINE void write_places(uint8_t *out, nibbles n, const uint8_t *more, const __m256i *table,
+                            const row_kind k)
+{
+    const __m256i nibble = _mm256_set1_epi8(15);
+    const uint32_t n1 = k.dim / 8, bits = number_bits(k);
+    __m256i two = nibble, six = nibble;
+
+    if (!table) {
+        store_halves(out, n1, n.n02);
+        store_halves(out + 2 * n1, n1, n.n13);
+        return;
+    }
+    if (bits == 5)
+        two = runs_of_one_bit(load128(more));
+    if (bits >= 6)
+        two = load_halves(more, n1);
+    if (bits == 7)
+        six = runs_of_one_bit(load128(more + 2 * n1));
+    const __m256i l0 = _mm256_and_si256(n.n02, nibble), l1 = _mm256_and_si256(n.n13, nibble);
+    const __m256i l2 = _mm256_and_si256(_mm256_srli_epi16(n.n02, 4), nibble);
+    const __m256i l3 = _mm256_and_si256(_mm256_srli_epi16(n.n13, 4), nibble);
+    store_halves(out, n1, pick_level(table, l0, two, six, 0, bits));
+    store_halves(out + 2 * n1, n1, pick_level(table, l1, two, six, 1, bits));
+    store_halves(out + 4 * n1, n1, pick_level(table, l2, two, six, 2, bits));
+    store_halves(out + 6 * n1, n1, pick_level(table, l3, two, six, 3, bits));
+}
+
+/* ---- Trellis --------------------------------------------------------------------------- */
+
+/* Path bits of 16 places of all runs: x[k] those of k elements before. */
+typedef struct path_bits {
+    __m128i x[4];
+} path_bits;
+
+TQ_INLINE path_bits path_at(const uint8_t *x)
+{
+    path_bits p = {{load128(x), load128(x - 1), load128(x - 2), load128(x - 3)}};
+    return p;
+}
+
+/* Runs of 16: the bits before come from the end of the run before, one bit lower. */
+TQ_INLINE path_bits path_of_128(const uint8_t *plane)
+{
+    const __m128i x = load128(plane), before = _mm_add_epi8(x, x);
+    path_bits p = {{x, _mm_alignr_epi8(x, before, 15), _mm_alignr_epi8(x, before, 14),
+                    _mm_alignr_epi8(x, before, 13)}};
+    return p;
+}
+
+/* o: the planes of o. */
+TQ_INLINE nibbles nibbles_at(const uint8_t *o, const path_bits path, const row_kind k)
+{
+    const __m256i even = _mm256_set1_epi8(0x55), low2 = _mm256_set1_epi8(0x33);
+    const __m256i z0 = runs_of_one_bit(path.x[2]);
+    const __m256i z1 =
+        runs_of_one_bit(_mm_xor_si128(path.x[0], _mm_xor_si128(path.x[1], path.x[3])));
+    const __m256i z1_up = _mm256_slli_epi16(_mm256_and_si256(z1, even), 1);
+    const __m256i z = _mm256_or_si256(_mm256_and_si256(z0, even), z1_up);
+    __m256i o2;
+
+    if (k.bits == 2)
+        o2 = _mm256_and_si256(runs_of_one_bit(load128(o)), even);
+    else
+        o2 = load_halves(o, k.dim / 8);
+    /* z below, o above; fields 0 and 2 in one register, 1 and 3 in the other. */
+    nibbles n = {_mm256_or_si256(_mm256_slli_epi16(_mm256_and_si256(o2, low2), 2),
+                                 _mm256_and_si256(z, low2)),
+                 _mm256_or_si256(_mm256_andnot_si256(low2, o2),
+                                 _mm256_and_si256(_mm256_srli_epi16(z, 2), low2))};
+    return n;
+}
+
+/* table: NULL for nibbles. */
+TQ_INLINE void trellis_row(uint8_t *out, const uint8_t *planes, const __m256i *table,
+                           const row_kind k)
+{
+    const uint32_t n1 = k.dim / 8, n_o = n1 * (k.bits - 1);
+    uint8_t room[PAD + TQ_ROW_MAX / 8 + PAD], copy[STEP * 5 + PAD];
+    uint8_t *x = room + PAD;
+    const uint8_t *o = planes;
+    uint32_t i = 0;
+
+    if (n1 == STEP) {
+        const nibbles n = nibbles_at(o, path_of_128(planes + n_o), k);
+        write_places(out, n, o + 2 * n1, table, k);
+        return;
+    }
+    memcpy(x, planes + n_o, n1);
+    memset(x + n1, 0, STEP);
+    for (int j = 1; j <= 3; j++) /* before the first run there are zeros */
+        x[-j] = (uint8_t)(x[(int)n1 - j] << 1);
+    if (n1 < STEP) { /* whole registers would read beyond the row */
+        memset(copy, 0, sizeof copy);
+        memcpy(copy, planes, n_o);
+        o = copy;
+    }
+    for (; i + STEP < n1; i += STEP)
+        write_places(out + i, nibbles_at(o + i, path_at(x + i), k), o + i + 2 * n1, table, k);
+    if (n1 > STEP)
+        i = n1 - STEP; /* overlaps the one before */
+    write_places(out + i, nibbles_at(o + i, path_at(x + i), k), o + i + 2 * n1, table, k);
+}
+
+tq_trellis_tables tq_avx2_trellis_tables(const tq_trellis *t, uint8_t flip)
+{
+    int8_t all[TQ_TRELLIS_LEVELS] = {0};
+    tq_trellis_tables v;
+
+    memcpy(all, t->levels, 2u << t->bits);
+    for (int i = 0; i < 8; i++)
+        v.t[i] = _mm256_xor_si256(_mm256_broadcastsi128_si256(load128(all + 16 * i)),
+                                  _mm256_set1_epi8((char)flip));
+    return v;
+}
+
+/* ---- Wide codes of norm-codebook ------------------------------------------------------- */
+
+/* dim a multiple of 128. */
+TQ_INLINE void norm_row(uint8_t *out, const uint8_t *planes, const __m256i *table, const row_kind k)
+{
+    const uint32_t n1 = k.dim / 8;
+    for (uint32_t i = 0; i < n1; i += STEP) {
+        const nibbles n = {load_halves(planes + i, n1), load_halves(planes + i + 2 * n1, n1)};
+        write_places(out + i, n, planes + i + 4 * n1, table, k);
+    }
+}
+
+tq_trellis_tables tq_avx2_norm_tables(const tq_codebook *book, uint8_t flip)
+{
+    uint8_t all[TQ_TRELLIS_LEVELS] = {0};
+    tq_trellis_tables v;
+
+    for (uint32_t i = 0; i < book->n_levels; i++) {
+        all[i] = (uint8_t)(flip ^ (uint8_t)book->levels[i]);
+        all[book->n_levels + i] = (uint8_t)(flip ^ (uint8_t)-book->levels[i]);
+    }
+    for (int i = 0; i < 8; i++)
+        v.t[i] = _mm256_broadcastsi128_si256(load128(all + 16 * i));
+    return v;
+}
+
+/* ---- Rows ------------------------------------------------------------------------------ */
+
+TQ_INLINE void all_rows(uint8_t *out, size_t stride, const uint8_t *codes, size_t codes_stride,
+                        const __m256i *table, uint32_t n, const row_kind k)
+{
+    for (uint32_t i = 0; i < n; i++, out += stride, codes += codes_stride) {
+        if (k.trellis)
+            trellis_row(out, codes, table, k);
+        else
+            norm_row(out, codes, table, k);
+    }
+}
+
+#define ROWS(is_trellis, bits)                                                                     \
+    do {                                                                                           \
+        const row_kind any = {is_trellis, bits, dim}, most = {is_trellis, bits, 128};              \
+        if (dim == 128)                                                                            \
+            all_rows(out, stride, codes, codes_stride, table, n, most);                            \
+        else                                                                                       \
+            all_rows(out, stride, codes, codes_stride, table, n, any);                             \
+    } while (0)
+
+void tq_avx2_trellis_levels(int8_t *level, size_t stride, const uint8_t *codes, size_t codes_stride,
+                            const tq_trellis_tables *tables, uint32_t bits, uint32_t dim,
+                            uint32_t n)
+{
+    const __m256i *table = tables->t;
+    uint8_t *out = (uint8_t *)level;
+
+    switch (bits) {
+    case 2:
+        ROWS(1, 2);
+        break;
+    case 3:
+        ROWS(1, 3);
+        break;
+    case 4:
+        ROWS(1, 4);
+        break;
+    case 5:
+        ROWS(1, 5);
+        break;
+    default:
+        ROWS(1, 6);
+        break;
+    }
+}
+
+void tq_avx2_trellis_nibbles(uint8_t *out, size_t stride, const uint8_t *codes, size_t codes_stride,
+                             uint32_t bits, uint32_t dim, uint32_t n)
+{
+    const __m256i *table = NULL;
+
+    if (bits == 2)
+        ROWS(1, 2);
+    else
+        ROWS(1, 3);
+}
+
+void tq_avx2_norm_wide_levels(uint8_t *out, size_t stride, const uint8_t *codes,
+                              size_t codes_stride, const tq_trellis_tables *tables, uint32_t bits,
+                              uint32_t dim, uint32_t n)
+{
+    const __m256i *table = tables->t;
+
+    if (bits == 5)
+        ROWS(0, 5);
+    else
+        ROWS(0, 6);
+}
