@@ -7,6 +7,8 @@
  */
 #include "attn_priv.h"
 
+#include "turboquant_pages.h"
+
 #include <stdlib.h>
 
 tqe_status tqe_attn_describe(const tqe_attn *a, uint32_t layer, tqe_snap_layer *out, tqe_error *err)

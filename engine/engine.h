@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* engine.h — run a GGUF model on the compressed KV cache. Apps include it, and snapshot.h for
- * computed prompts that are kept.
+/* engine.h — run a GGUF model on the compressed KV cache. Apps include it, and snapshot.h.
  *
  * Nouns: a MODEL is immutable weights + tokenizer (share it between threads once loaded); a
  * SESSION is one mutable timeline of tokens with its KV cache (one thread at a time); a SAMPLER
  * picks tokens; a TEXT STREAM turns tokens into valid UTF-8. Strings are UTF-8, NUL-terminated.
  * Every function that can fail returns tqe_status and, when given one, fills a tqe_error with a
- * sentence a user can act on. A failed call leaves its objects as they were. Nothing here prints
- * or exits. The engine knows nothing of HTTP, argv or JSON.
+ * sentence a user can act on. A failed call leaves its objects as they were. Nothing prints or
+ * exits.
  */
 #ifndef TQE_ENGINE_H
 #define TQE_ENGINE_H
@@ -150,10 +149,9 @@ void tqe_session_free(tqe_session *s);
  * length. Errors: TQE_ERR_FULL (n_seqs), TQE_ERR_ARG (0 < n < min_truncate, n above the length). */
 tqe_status tqe_session_fork(tqe_session **out, const tqe_session *s, size_t n, tqe_error *err);
 
-/* Called between batches of a long eval; return false to stop (TQE_ERR_CANCELLED: the tokens
- * done so far stay, and there are no logits until the next eval). */
+/* Called between batches of a long eval; false stops it (TQE_ERR_CANCELLED: the tokens done so far
+ * stay, and there are no logits until the next eval). */
 typedef bool tqe_progress_fn(void *ctx, size_t n_done, size_t n_total);
-
 /* Run n tokens and append them. Afterwards tqe_session_logits is for the last one. all_logits:
  * NULL, or [n][n_vocab] that gets the logits of every token. */
 tqe_status tqe_session_eval(tqe_session *s, const int32_t *ids, size_t n, float *all_logits,
@@ -161,8 +159,6 @@ tqe_status tqe_session_eval(tqe_session *s, const int32_t *ids, size_t n, float 
 /* [n_vocab], valid until the next eval; NULL before the first and after a truncation. */
 const float *tqe_session_logits(const tqe_session *s);
 size_t tqe_session_len(const tqe_session *s);
-/* [tqe_session_len]: the tokens of the timeline, valid until the next change. */
-const int32_t *tqe_session_tokens(const tqe_session *s);
 /* Drop the tokens from n on. Windows and the options tail and start forget rows that are read no
  * more: n must be 0 or at least min_truncate, which is at most length - 1 - rollback unless the
  * session was forked or truncated before. */

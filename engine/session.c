@@ -7,6 +7,7 @@
  * fails, the batches of the same call that were already committed are cut off again.
  */
 #include "engine_priv.h"
+#include "snapshot.h"
 
 #include "ggml-alloc.h"
 #include "ggml-cpu.h"

@@ -15,6 +15,9 @@
 extern "C" {
 #endif
 
+/* [tqe_session_len]: the tokens of the timeline of s, valid until the next change. */
+const int32_t *tqe_session_tokens(const tqe_session *s);
+
 /* ---- Sessions and snapshots --------------------------------------------------------------- */
 
 /* Write the timeline of s, which has at least one token, to path. path holds what it held before,
