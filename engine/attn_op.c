@@ -193,7 +193,7 @@ static tqe_status allocate(tqe_attn *a, tqe_error *err)
         .max_seqs = 1,
         .isa_mask = geo->isa_mask,
     };
-    st = tq_cache_create(&a->cache, &cfg, NULL);
+    st = tq_cache_create(&a->cache, &cfg, tqe_cache_allocator(cache_bytes(geo) / geo->n_layers));
     free(layers);
     if (st == TQ_OK) {
         st = tq_cache_seq_open(a->cache, &a->seq);

@@ -159,6 +159,12 @@ ggml_backend_dev_t tqe_cpu_device(void);
 
 uint32_t tqe_physical_cores(void);
 
+/* ---- pages.c -------------------------------------------------------------------------------- */
+
+/* For a cache whose layers take so many bytes each when full: an allocator that asks for large
+ * pages, or NULL where they would cost more memory than they are worth. */
+const tq_allocator *tqe_cache_allocator(double layer_bytes);
+
 /* ---- peer_llama.c --------------------------------------------------------------------------- */
 
 /* "q8_0" or "q8_0/q4_0"; NULL: f16. */

@@ -344,13 +344,12 @@ static const allowance allowances[] = {
     {TQ_FMT_UNIFORM8, 0, 131000, 0, 0, 128},
 };
 
-/* Norm-codebook and trellis: levels are integers, weights 16-bit ones. */
-static const allowance levels = {.weight_sum = INFINITY};
+static const allowance of_levels = {.weight_sum = HUGE_VAL}; /* norm-codebook and trellis */
 
 static const allowance *allowance_of(const tq_codec *v)
 {
     if (v->format >= TQ_FMT_NORM2 && v->format <= TQ_FMT_TCQ6)
-        return &levels;
+        return &of_levels;
     for (size_t i = 0; i < sizeof(allowances) / sizeof(allowances[0]); i++)
         if (allowances[i].format == v->format)
             return &allowances[i];

@@ -130,6 +130,32 @@ void attn_case_oracle(const attn_case *c, double *want, int original)
     free(dv);
 }
 
+double attn_format_rounding(tq_format values)
+{
+    switch (values) {
+    case TQ_FMT_LLOYD_V2:
+        return 0.08;
+    case TQ_FMT_LLOYD_V3:
+        return 0.04;
+    case TQ_FMT_LLOYD_V4:
+    case TQ_FMT_UNIFORM4:
+        return 0.025;
+    case TQ_FMT_LLOYD_V8:
+        return 0.004;
+    default:
+        return 5e-4;
+    }
+}
+
+double attn_case_rounding(const attn_case *c)
+{
+    tq_scheme s;
+    tq_format f;
+    assert_int_equal(tq_scheme_parse(&s, c->scheme, NULL, 0), TQ_OK);
+    assert_int_equal(tq_scheme_format_of(&s, c->v_in_k ? 0 : 1, &f), TQ_OK);
+    return attn_format_rounding(f);
+}
+
 double attn_case_error(const attn_case *c, const double *want)
 {
     double err = 0, ref = 0;
