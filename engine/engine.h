@@ -148,7 +148,6 @@ void tqe_session_free(tqe_session *s);
  * belong to one thread at a time, together; any may be freed first. Logits come along if n is the
  * length. Errors: TQE_ERR_FULL (n_seqs), TQE_ERR_ARG (0 < n < min_truncate, n above the length). */
 tqe_status tqe_session_fork(tqe_session **out, const tqe_session *s, size_t n, tqe_error *err);
-
 /* Called between batches of a long eval; false stops it (TQE_ERR_CANCELLED: the tokens done so far
  * stay, and there are no logits until the next eval). */
 typedef bool tqe_progress_fn(void *ctx, size_t n_done, size_t n_total);
@@ -164,7 +163,6 @@ size_t tqe_session_len(const tqe_session *s);
  * session was forked or truncated before. */
 tqe_status tqe_session_truncate(tqe_session *s, size_t n, tqe_error *err);
 size_t tqe_session_min_truncate(const tqe_session *s);
-
 typedef struct tqe_session_info {
     char kv[TQ_SCHEME_TEXT_BYTES]; /* canonical scheme */
     uint32_t n_ctx, n_threads, n_batch;
@@ -175,7 +173,6 @@ typedef struct tqe_session_info {
     size_t kv_bytes_capacity;   /* memory of the cache (touched only as it fills), with all forks */
 } tqe_session_info;
 void tqe_session_get_info(const tqe_session *s, tqe_session_info *info);
-
 /* The longest context of n_seqs sessions whose cache takes at most memory_bytes. Of m only the
  * geometry is needed (tqe_model_probe). */
 typedef struct tqe_kv_plan {
@@ -196,7 +193,6 @@ typedef struct tqe_sampler_params {
     float min_p;   /* 0: off */
     uint32_t seed;
 } tqe_sampler_params;
-
 tqe_status tqe_sampler_create(tqe_sampler **out, const tqe_model *m, const tqe_sampler_params *p,
                               tqe_error *err);
 void tqe_sampler_free(tqe_sampler *s);
