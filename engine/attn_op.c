@@ -10,33 +10,10 @@
  * Nodes cannot fail in ggml. The first error is kept in an atomic, the remaining nodes of the
  * step do nothing, and tqe_attn_end aborts the append: the session is as before.
  */
-#include "engine_priv.h"
+#include "attn_priv.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* One cache for a session and its forks, which one thread at a time uses. */
-typedef struct kv_store {
-    tq_cache *cache;
-    size_t cache_bytes;
-    uint32_t n_users;
-} kv_store;
-
-struct tqe_attn {
-    tqe_attn_geometry geo;
-    kv_store *store;
-    tq_cache *cache; /* the store's */
-    uint32_t seq;
-    uint32_t mark; /* a fork from before the running eval */
-    bool has_seq, has_mark;
-    tqe_attn_layer *layers; /* [n_layers] */
-    uint8_t *partials;      /* shared by the layers, which run one after another */
-    uint8_t *work;          /* [n_threads][work_stride] */
-    size_t work_stride;
-    atomic_int status; /* tq_status of the running step */
-    uint32_t n_tokens;
-};
 
 /* ---- Nodes ------------------------------------------------------------------------------------
  */
@@ -120,7 +97,7 @@ struct ggml_tensor *tqe_attn_output_node(tqe_attn *a, struct ggml_context *ctx, 
 /* ---- Life ---------------------------------------------------------------------------------------
  */
 
-static tqe_status from_tq(tq_status st, tqe_error *err)
+tqe_status tqe_attn_status(tq_status st, tqe_error *err)
 {
     switch (st) {
     case TQ_OK:
@@ -177,7 +154,7 @@ static tqe_status allocate_scratch(tqe_attn *a, tqe_error *err)
     tq_status st = tq_attn_bounds(&layer, geo->n_heads, geo->n_batch, geo->n_ctx, &partials_bytes,
                                   &work_bytes);
     if (st != TQ_OK) {
-        return from_tq(st, err);
+        return tqe_attn_status(st, err);
     }
     a->layers = calloc(geo->n_layers, sizeof(*a->layers));
     a->work_stride = round64(work_bytes > 0 ? work_bytes : 1);
@@ -217,7 +194,7 @@ static tqe_status allocate_cache(tqe_attn *a, tqe_error *err)
     if (st == TQ_ERR_NOMEM || st == TQ_ERR_OVERFLOW) {
         return out_of_memory(geo, "the KV cache", cache_bytes(geo), err);
     }
-    return from_tq(st, err);
+    return tqe_attn_status(st, err);
 }
 
 /* The rows that the next token would read are gone (window, tail or start). */
@@ -265,7 +242,7 @@ tqe_status tqe_attn_fork(tqe_attn **out, const tqe_attn *from, uint32_t n, tqe_e
         st = forked == TQ_ERR_STATE ? too_short(from, n, err)
              : forked == TQ_ERR_FULL
                  ? tqe_fail(err, TQE_ERR_FULL, "%u sessions share the cache already", a->geo.n_seqs)
-                 : from_tq(forked, err);
+                 : tqe_attn_status(forked, err);
     }
     if (st != TQE_OK) {
         tqe_attn_destroy(a);
@@ -292,6 +269,7 @@ void tqe_attn_destroy(tqe_attn *a)
         (void)tq_cache_seq_close(a->cache, a->seq);
     }
     if (a->store != NULL && --a->store->n_users == 0) {
+        tqe_kept_clear(a);
         tq_cache_destroy(a->store->cache);
         free(a->store);
     }
@@ -308,8 +286,11 @@ tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_erro
 {
     const tqe_attn_geometry *geo = &a->geo;
     tq_status st = tq_cache_append_begin(a->cache, a->seq, n);
+    while (st == TQ_ERR_FULL && tqe_kept_evict(a)) {
+        st = tq_cache_append_begin(a->cache, a->seq, n);
+    }
     if (st != TQ_OK) {
-        return from_tq(st, err);
+        return tqe_attn_status(st, err);
     }
     for (uint32_t i = 0; st == TQ_OK && i < geo->n_layers; i++) {
         const uint32_t q_len = i + 1 == geo->n_layers ? q_len_last : n;
@@ -326,14 +307,14 @@ tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_erro
     }
     if (st != TQ_OK) {
         (void)tq_cache_append_abort(a->cache, a->seq);
-        return from_tq(st, err);
+        return tqe_attn_status(st, err);
     }
     atomic_store(&a->status, TQ_OK);
     a->n_tokens += n;
     return TQE_OK;
 }
 
-static void sync_len(tqe_attn *a)
+void tqe_attn_sync(tqe_attn *a)
 {
     uint32_t n = 0;
     (void)tq_cache_len(a->cache, a->seq, &n); /* the sequence is open for the session's life */
@@ -353,15 +334,15 @@ tqe_status tqe_attn_end(tqe_attn *a, bool keep, tqe_error *err)
     } else {
         st = tq_cache_append_commit(a->cache, a->seq);
     }
-    sync_len(a);
-    return from_tq(st, err);
+    tqe_attn_sync(a);
+    return tqe_attn_status(st, err);
 }
 
 tqe_status tqe_attn_truncate(tqe_attn *a, uint32_t n, tqe_error *err)
 {
     const tq_status st = tq_cache_truncate(a->cache, a->seq, n);
-    sync_len(a);
-    return st == TQ_ERR_STATE ? too_short(a, n, err) : from_tq(st, err);
+    tqe_attn_sync(a);
+    return st == TQ_ERR_STATE ? too_short(a, n, err) : tqe_attn_status(st, err);
 }
 
 uint32_t tqe_attn_min_truncate(const tqe_attn *a)
@@ -375,7 +356,7 @@ tqe_status tqe_attn_set_mark(tqe_attn *a, tqe_error *err)
 {
     const tq_status st = tq_cache_seq_fork(a->cache, a->seq, a->n_tokens, &a->mark);
     a->has_mark = st == TQ_OK;
-    return from_tq(st, err);
+    return tqe_attn_status(st, err);
 }
 
 void tqe_attn_drop_mark(tqe_attn *a, bool go_back)
@@ -386,7 +367,7 @@ void tqe_attn_drop_mark(tqe_attn *a, bool go_back)
     (void)tq_cache_seq_close(a->cache, go_back ? a->seq : a->mark);
     a->seq = go_back ? a->mark : a->seq;
     a->has_mark = false;
-    sync_len(a);
+    tqe_attn_sync(a);
 }
 
 uint32_t tqe_attn_len(const tqe_attn *a)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* engine.h — run a GGUF model on the compressed KV cache. The only engine header apps include.
+/* engine.h — run a GGUF model on the compressed KV cache. Apps include it, and snapshot.h.
  *
  * Nouns: a MODEL is immutable weights + tokenizer (share it between threads once loaded); a
  * SESSION is one mutable timeline of tokens with its KV cache (one thread at a time); a SAMPLER
  * picks tokens; a TEXT STREAM turns tokens into valid UTF-8. Strings are UTF-8, NUL-terminated.
  * Every function that can fail returns tqe_status and, when given one, fills a tqe_error with a
- * sentence a user can act on. A failed call leaves its objects as they were. Nothing here prints
- * or exits. The engine knows nothing of HTTP, argv or JSON.
+ * sentence a user can act on. A failed call leaves its objects as they were. Nothing prints or
+ * exits.
  */
 #ifndef TQE_ENGINE_H
 #define TQE_ENGINE_H
@@ -138,6 +138,7 @@ typedef struct tqe_session_params {
     uint32_t isa_mask;  /* TQ_ISA_ALL, or a subset; 0: all */
     uint32_t n_seqs;    /* this session and its forks at once, 1..TQE_MAX_SEQS; 0: 1 */
     uint32_t rollback;  /* tokens that truncate can drop at any time, 1..4096; 0: default */
+    uint32_t n_kept;    /* tokens of room beside n_ctx for kept prompts, see snapshot.h */
 } tqe_session_params;
 
 tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_session_params *p,
@@ -147,11 +148,9 @@ void tqe_session_free(tqe_session *s);
  * belong to one thread at a time, together; any may be freed first. Logits come along if n is the
  * length. Errors: TQE_ERR_FULL (n_seqs), TQE_ERR_ARG (0 < n < min_truncate, n above the length). */
 tqe_status tqe_session_fork(tqe_session **out, const tqe_session *s, size_t n, tqe_error *err);
-
-/* Called between batches of a long eval; return false to stop (TQE_ERR_CANCELLED: the tokens
- * done so far stay, and there are no logits until the next eval). */
+/* Called between batches of a long eval; false stops it (TQE_ERR_CANCELLED: the tokens done so far
+ * stay, and there are no logits until the next eval). */
 typedef bool tqe_progress_fn(void *ctx, size_t n_done, size_t n_total);
-
 /* Run n tokens and append them. Afterwards tqe_session_logits is for the last one. all_logits:
  * NULL, or [n][n_vocab] that gets the logits of every token. */
 tqe_status tqe_session_eval(tqe_session *s, const int32_t *ids, size_t n, float *all_logits,
@@ -164,7 +163,6 @@ size_t tqe_session_len(const tqe_session *s);
  * session was forked or truncated before. */
 tqe_status tqe_session_truncate(tqe_session *s, size_t n, tqe_error *err);
 size_t tqe_session_min_truncate(const tqe_session *s);
-
 typedef struct tqe_session_info {
     char kv[TQ_SCHEME_TEXT_BYTES]; /* canonical scheme */
     uint32_t n_ctx, n_threads, n_batch;
@@ -175,7 +173,6 @@ typedef struct tqe_session_info {
     size_t kv_bytes_capacity;   /* memory of the cache (touched only as it fills), with all forks */
 } tqe_session_info;
 void tqe_session_get_info(const tqe_session *s, tqe_session_info *info);
-
 /* The longest context of n_seqs sessions whose cache takes at most memory_bytes. Of m only the
  * geometry is needed (tqe_model_probe). */
 typedef struct tqe_kv_plan {
@@ -196,7 +193,6 @@ typedef struct tqe_sampler_params {
     float min_p;   /* 0: off */
     uint32_t seed;
 } tqe_sampler_params;
-
 tqe_status tqe_sampler_create(tqe_sampler **out, const tqe_model *m, const tqe_sampler_params *p,
                               tqe_error *err);
 void tqe_sampler_free(tqe_sampler *s);
@@ -209,7 +205,11 @@ typedef struct tqe_peer tqe_peer;
 typedef struct tqe_peer_params {
     uint32_t n_ctx, n_threads, n_batch;
     const char *kv_type; /* "f32", "f16", "q8_0", "q4_0" ... for K and V; "q8_0/q4_0" for a pair */
+    const tqe_peer *share; /* NULL, or a peer of the same file, whose weights are used as well */
 } tqe_peer_params;
+
+/* Is this a kv_type? */
+tqe_status tqe_peer_check_kv(const char *kv_type, tqe_error *err);
 
 tqe_status tqe_peer_create(tqe_peer **out, const char *path, const tqe_peer_params *p,
                            tqe_error *err);
@@ -217,7 +217,8 @@ void tqe_peer_free(tqe_peer *p);
 /* As tqe_session_eval; all_logits as there. logits_out: NULL or [n_vocab] of the last token. */
 tqe_status tqe_peer_eval(tqe_peer *p, const int32_t *ids, size_t n, float *all_logits,
                          float *logits_out, tqe_error *err);
-void tqe_peer_clear(tqe_peer *p); /* forget all tokens */
+size_t tqe_peer_kv_bytes_per_token(const tqe_peer *p); /* over all layers */
+void tqe_peer_clear(tqe_peer *p);                      /* forget all tokens */
 
 /* ---- Peer: ggml's own attention kernel, on data of the caller ------------------------------ */
 

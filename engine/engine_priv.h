@@ -11,6 +11,7 @@
 
 #include "engine.h"
 #include "gguf_reader.h"
+#include "snapshot_format.h"
 
 #include "ggml.h"
 #include "ggml-backend.h"
@@ -189,6 +190,7 @@ typedef struct tqe_attn_geometry {
     uint32_t n_ctx, n_batch, n_threads, isa_mask;
     uint32_t n_seqs;   /* sessions that may share the cache */
     uint32_t rollback; /* tokens that truncate can always drop */
+    uint32_t n_kept;   /* tokens of room for kept prompts */
     float scale;
 } tqe_attn_geometry;
 
@@ -221,6 +223,72 @@ void tqe_attn_drop_mark(tqe_attn *a, bool go_back);
 uint32_t tqe_attn_len(const tqe_attn *a);
 size_t tqe_attn_bytes_used(const tqe_attn *a);
 void tqe_attn_stats(const tqe_attn *a, size_t *bytes_per_token, size_t *capacity_bytes);
+
+/* ---- attn_pages.c: timelines as bytes and back, and timelines that are kept
+ * ---------------------- */
+
+/* How a layer is stored. */
+tqe_status tqe_attn_describe(const tqe_attn *a, uint32_t layer, tqe_snap_layer *out,
+                             tqe_error *err);
+
+uint32_t tqe_attn_seq(const tqe_attn *a); /* the running timeline, for the calls below */
+/* The parts that hold timeline seq: all but off and hash is set; parts NULL: only their number. */
+uint32_t tqe_attn_list_parts(const tqe_attn *a, uint32_t seq, tqe_snap_part *parts);
+/* dst [part->bytes]. */
+tqe_status tqe_attn_export(const tqe_attn *a, uint32_t seq, const tqe_snap_part *part, uint8_t *dst,
+                           tqe_error *err);
+
+/* Gives the bytes of the parts that the cache asks for, in order; part NULL: that was all. */
+typedef tqe_status tqe_part_source(void *ctx, const tqe_snap_part *part, const uint8_t **bytes,
+                                   tqe_error *err);
+/* Replace the running timeline by one of n_tokens tokens. On error nothing has changed. */
+tqe_status tqe_attn_import(tqe_attn *a, uint32_t n_tokens, tqe_part_source *source, void *ctx,
+                           tqe_error *err);
+
+/* ---- attn_kept.c: prompts that stay in memory, of a session and its forks together
+ * ---------------------------------------------------- */
+
+/* Kept prompts at once, at most. */
+#define TQE_MAX_KEPT 64u
+
+/* Keep the running timeline, tokens [n], for prompts of the same scope: a second timeline that
+ * shares its pages. Without room nothing is kept. */
+void tqe_kept_add(tqe_attn *a, const int32_t *tokens, uint32_t n,
+                  const uint8_t scope[TQE_ID_BYTES]);
+/* Longest prefix of ids [n] that a kept timeline of this scope can continue from; *i: which. */
+uint32_t tqe_kept_find(const tqe_attn *a, const int32_t *ids, uint32_t n,
+                       const uint8_t scope[TQE_ID_BYTES], uint32_t *i);
+/* Continue from the first n tokens of kept timeline i. False: nothing has changed. */
+bool tqe_kept_resume(tqe_attn *a, uint32_t i, uint32_t n);
+/* Give up the one that was not used for the longest time. False: there is none. */
+bool tqe_kept_evict(tqe_attn *a);
+void tqe_kept_clear(tqe_attn *a);
+
+/* ---- session.c, for snapshots and prefixes ------------------------------------------------------
+ */
+
+tqe_attn *tqe_session_attn(const tqe_session *s);
+const tqe_model *tqe_session_model(const tqe_session *s);
+/* Could n tokens follow the first `keep` ones of the timeline? */
+tqe_status tqe_session_check(const tqe_session *s, uint32_t keep, const int32_t *ids, size_t n,
+                             tqe_error *err);
+/* After an import: tokens [n], logits [n_vocab] of the last one or NULL. */
+void tqe_session_restored(tqe_session *s, const int32_t *tokens, uint32_t n, const float *logits);
+/* The names of model and scheme, computed once. */
+tqe_status tqe_session_ids(tqe_session *s, uint8_t fingerprint[TQE_ID_BYTES],
+                           uint8_t scheme_id[TQE_ID_BYTES], tqe_error *err);
+
+/* ---- snapshot.c ---------------------------------------------------------------------------------
+ */
+
+/* What every file of this session says: names, geometry, layers (malloc'ed; tqe_snap_free). */
+tqe_status tqe_snap_describe(tqe_snap *h, tqe_session *s, tqe_error *err);
+
+/* ---- fingerprint.c ------------------------------------------------------------------------------
+ */
+
+tqe_status tqe_model_fingerprint(const tqe_model *m, uint8_t id[TQE_ID_BYTES], tqe_error *err);
+tqe_status tqe_scheme_id(const char *canonical, uint8_t id[TQE_ID_BYTES], tqe_error *err);
 
 /* ---- arch_dense.c: the graph of the dense family ------------------------------------------- */
 

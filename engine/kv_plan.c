@@ -25,12 +25,13 @@ bool tqe_kv_config(tq_cache_config *cfg, const tqe_attn_geometry *geo)
     }
     /* Each session may have a mark, which shares all pages but the one that is written next. */
     const uint64_t each = (geo->n_ctx + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS + (uint64_t)1;
-    const uint64_t n_pages = each * geo->n_seqs;
+    const uint64_t kept = (geo->n_kept + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS;
+    const uint64_t n_pages = each * geo->n_seqs + kept;
     *cfg = (tq_cache_config){
         .layers = layers,
         .n_layers = geo->n_layers,
         .n_pages = n_pages < TQE_MAX_CTX ? (uint32_t)n_pages : TQE_MAX_CTX,
-        .max_seqs = 2 * geo->n_seqs,
+        .max_seqs = 2 * geo->n_seqs + (kept != 0 ? TQE_MAX_KEPT : 0),
         .isa_mask = geo->isa_mask,
         .max_append = geo->n_batch,
         .rollback = geo->rollback,

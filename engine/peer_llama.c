@@ -3,15 +3,21 @@
  *
  * The file goes through our own checks first, because libllama asserts on what they refuse.
  * Flash attention is chosen as llama-cli would: off for f32 KV (the exact path), on where the KV
- * type needs it, libllama's choice otherwise. The context is kept warm between evals.
+ * type needs it, libllama's choice otherwise. The context is kept warm between evals. Peers that
+ * share a model count its users; the last one frees it.
  */
 #include "engine_priv.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct tqe_peer {
+typedef struct peer_model {
     struct llama_model *model;
+    unsigned n_users;
+} peer_model;
+
+struct tqe_peer {
+    peer_model *shared;
     struct llama_context *ctx;
     struct llama_batch batch;
     bool has_batch;
@@ -19,6 +25,7 @@ struct tqe_peer {
     uint32_t n_batch;
     uint32_t n_tokens;
     uint32_t n_vocab;
+    size_t kv_bytes_per_token;
 };
 
 static const enum ggml_type kv_types[] = {GGML_TYPE_F32,  GGML_TYPE_F16,  GGML_TYPE_BF16,
@@ -50,6 +57,13 @@ tqe_status tqe_peer_parse_types(const char *s, enum ggml_type *k, enum ggml_type
                         tqe_quote(s, strlen(s)).text);
     }
     return TQE_OK;
+}
+
+tqe_status tqe_peer_check_kv(const char *kv_type, tqe_error *err)
+{
+    enum ggml_type k = GGML_TYPE_F16;
+    enum ggml_type v = GGML_TYPE_F16;
+    return tqe_peer_parse_types(kv_type, &k, &v, err);
 }
 
 static enum llama_flash_attn_type flash_attention(enum ggml_type k, enum ggml_type v)
@@ -89,6 +103,23 @@ static tqe_status check_vectors(const char *path, tqe_error *err)
     return st;
 }
 
+static tqe_status load_model(tqe_peer *peer, const char *path, tqe_error *err)
+{
+    struct llama_model_params mp = llama_model_default_params();
+    mp.n_gpu_layers = 0;
+    peer->shared = calloc(1, sizeof(*peer->shared));
+    if (peer->shared == NULL) {
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
+    }
+    peer->shared->n_users = 1;
+    peer->shared->model = llama_model_load_from_file(path, mp);
+    if (peer->shared->model == NULL) {
+        return tqe_fail(err, TQE_ERR_UNSUPPORTED, "libllama cannot load '%s': %s", path,
+                        tqe_log_error());
+    }
+    return TQE_OK;
+}
+
 static tqe_status peer_init(tqe_peer *peer, const char *path, const tqe_peer_params *p,
                             tqe_error *err)
 {
@@ -106,12 +137,11 @@ static tqe_status peer_init(tqe_peer *peer, const char *path, const tqe_peer_par
     if (tqe_cpu_device() == NULL) {
         return tqe_fail(err, TQE_ERR_UNSUPPORTED, "this ggml has no CPU backend");
     }
-    struct llama_model_params mp = llama_model_default_params();
-    mp.n_gpu_layers = 0;
-    peer->model = llama_model_load_from_file(path, mp);
-    if (peer->model == NULL) {
-        return tqe_fail(err, TQE_ERR_UNSUPPORTED, "libllama cannot load '%s': %s", path,
-                        tqe_log_error());
+    if (p->share != NULL) {
+        peer->shared = p->share->shared;
+        peer->shared->n_users++;
+    } else if ((st = load_model(peer, path, err)) != TQE_OK) {
+        return st;
     }
     struct llama_context_params cp = llama_context_default_params();
     cp.n_ctx = p->n_ctx;
@@ -124,7 +154,7 @@ static tqe_status peer_init(tqe_peer *peer, const char *path, const tqe_peer_par
     cp.type_v = type_v;
     cp.flash_attn_type = flash_attention(type_k, type_v);
     cp.no_perf = true;
-    peer->ctx = llama_init_from_model(peer->model, cp);
+    peer->ctx = llama_init_from_model(peer->shared->model, cp);
     if (peer->ctx == NULL) {
         return tqe_fail(err, TQE_ERR_UNSUPPORTED, "libllama cannot make a context: %s",
                         tqe_log_error());
@@ -134,6 +164,9 @@ static tqe_status peer_init(tqe_peer *peer, const char *path, const tqe_peer_par
     peer->n_ctx = p->n_ctx;
     peer->n_batch = p->n_batch;
     peer->n_vocab = info.n_vocab;
+    peer->kv_bytes_per_token =
+        info.n_layers * (ggml_row_size(type_k, (int64_t)info.n_kv_heads * info.d_k) +
+                         ggml_row_size(type_v, (int64_t)info.n_kv_heads * info.d_v));
     return TQE_OK;
 }
 
@@ -168,10 +201,18 @@ void tqe_peer_free(tqe_peer *p)
     if (p->ctx != NULL) {
         llama_free(p->ctx);
     }
-    if (p->model != NULL) {
-        llama_model_free(p->model);
+    if (p->shared != NULL && --p->shared->n_users == 0) {
+        if (p->shared->model != NULL) {
+            llama_model_free(p->shared->model);
+        }
+        free(p->shared);
     }
     free(p);
+}
+
+size_t tqe_peer_kv_bytes_per_token(const tqe_peer *p)
+{
+    return p->kv_bytes_per_token;
 }
 
 void tqe_peer_clear(tqe_peer *p)

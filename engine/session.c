@@ -7,6 +7,7 @@
  * fails, the batches of the same call that were already committed are cut off again.
  */
 #include "engine_priv.h"
+#include "snapshot.h"
 
 #include "ggml-alloc.h"
 #include "ggml-cpu.h"
@@ -31,9 +32,13 @@ struct tqe_session {
     slot decode;
     slot prompt;
     size_t meta_bytes;
-    int32_t *pos;  /* [n_batch] */
-    float *logits; /* [n_vocab] */
+    int32_t *pos;    /* [n_batch] */
+    int32_t *tokens; /* [n_ctx], the timeline */
+    float *logits;   /* [n_vocab] */
     bool has_logits;
+    /* Names of model and scheme, for stored state; made when first asked for. */
+    uint8_t fingerprint[TQE_ID_BYTES], scheme_id[TQE_ID_BYTES];
+    bool has_ids;
 };
 
 /* ---- Threads: through the registry, so that any build of ggml works
@@ -148,6 +153,10 @@ static tqe_status check_params(const tqe_model *m, const tqe_session_params *p,
         return tqe_fail(err, TQE_ERR_ARG, "batches of %u tokens: 1 to 4096 are possible",
                         info->n_batch);
     }
+    if (p->n_kept > TQE_MAX_CTX) {
+        return tqe_fail(err, TQE_ERR_ARG, "room for %u kept tokens: 0 to %u are possible",
+                        p->n_kept, TQE_MAX_CTX);
+    }
     if (p->n_seqs > TQE_MAX_SEQS) {
         return tqe_fail(err, TQE_ERR_ARG, "%u sessions in a cache: 1 to %u are possible", p->n_seqs,
                         TQE_MAX_SEQS);
@@ -187,6 +196,7 @@ static tqe_status check_params(const tqe_model *m, const tqe_session_params *p,
     geo->n_ctx = info->n_ctx;
     geo->n_batch = info->n_batch;
     geo->n_threads = info->n_threads;
+    geo->n_kept = p->n_kept;
     geo->isa_mask = p->isa_mask != 0 ? p->isa_mask : TQ_ISA_ALL;
     geo->n_seqs = p->n_seqs != 0 ? p->n_seqs : 1;
     geo->rollback = p->rollback != 0 ? p->rollback : TQE_DEFAULT_ROLLBACK;
@@ -205,8 +215,9 @@ static tqe_status session_init(tqe_session *s, tqe_error *err)
     tqe_attn_stats(s->attn, &s->info.kv_bytes_per_token, &s->info.kv_bytes_capacity);
     s->meta_bytes = tqe_graph_meta_bytes(c);
     s->pos = malloc(s->info.n_batch * sizeof(*s->pos));
+    s->tokens = malloc(s->info.n_ctx * sizeof(*s->tokens));
     s->logits = malloc(c->n_vocab * sizeof(*s->logits));
-    if (s->pos == NULL || s->logits == NULL) {
+    if (s->pos == NULL || s->tokens == NULL || s->logits == NULL) {
         return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
     }
     if ((st = slot_init(&s->decode, s->meta_bytes, err)) != TQE_OK ||
@@ -272,6 +283,7 @@ tqe_status tqe_session_fork(tqe_session **out, const tqe_session *from, size_t n
         tqe_session_free(s);
         return st;
     }
+    memcpy(s->tokens, from->tokens, n * sizeof(*s->tokens));
     if (n == len && from->has_logits) {
         memcpy(s->logits, from->logits, s->model->config.n_vocab * sizeof(*s->logits));
         s->has_logits = true;
@@ -295,6 +307,7 @@ void tqe_session_free(tqe_session *s)
     }
     tqe_attn_destroy(s->attn);
     free(s->pos);
+    free(s->tokens);
     free(s->logits);
     free(s);
 }
@@ -347,12 +360,15 @@ static tqe_status run_batch(tqe_session *s, const int32_t *ids, uint32_t n, tqe_
         }
     }
     const tqe_status end = tqe_attn_end(s->attn, st == TQE_OK, err);
+    if (st == TQE_OK && end == TQE_OK) {
+        memcpy(s->tokens + first, ids, n * sizeof(*ids));
+    }
     return end != TQE_OK ? end : st;
 }
 
-static tqe_status check_ids(const tqe_session *s, const int32_t *ids, size_t n, tqe_error *err)
+tqe_status tqe_session_check(const tqe_session *s, uint32_t len, const int32_t *ids, size_t n,
+                             tqe_error *err)
 {
-    const uint32_t len = tqe_attn_len(s->attn);
     if (n == 0 || ids == NULL) {
         return tqe_fail(err, TQE_ERR_ARG, "no tokens to evaluate");
     }
@@ -376,7 +392,7 @@ tqe_status tqe_session_eval(tqe_session *s, const int32_t *ids, size_t n, float 
     if (s == NULL) {
         return tqe_fail(err, TQE_ERR_ARG, "no session");
     }
-    tqe_status st = check_ids(s, ids, n, err);
+    tqe_status st = tqe_session_check(s, tqe_attn_len(s->attn), ids, n, err);
     if (st != TQE_OK) {
         return st;
     }
@@ -425,6 +441,11 @@ size_t tqe_session_len(const tqe_session *s)
     return tqe_attn_len(s->attn);
 }
 
+const int32_t *tqe_session_tokens(const tqe_session *s)
+{
+    return s->tokens;
+}
+
 tqe_status tqe_session_truncate(tqe_session *s, size_t n, tqe_error *err)
 {
     const uint32_t len = tqe_attn_len(s->attn);
@@ -448,4 +469,44 @@ void tqe_session_get_info(const tqe_session *s, tqe_session_info *info)
     *info = s->info;
     info->n_tokens = tqe_attn_len(s->attn);
     info->kv_bytes_used = tqe_attn_bytes_used(s->attn);
+}
+
+/* ---- For snapshots and prefixes
+ * ------------------------------------------------------------------- */
+
+tqe_attn *tqe_session_attn(const tqe_session *s)
+{
+    return s->attn;
+}
+
+const tqe_model *tqe_session_model(const tqe_session *s)
+{
+    return s->model;
+}
+
+void tqe_session_restored(tqe_session *s, const int32_t *tokens, uint32_t n, const float *logits)
+{
+    memcpy(s->tokens, tokens, n * sizeof(*tokens));
+    s->has_logits = logits != NULL;
+    if (logits != NULL) {
+        memcpy(s->logits, logits, s->model->config.n_vocab * sizeof(*logits));
+    }
+}
+
+tqe_status tqe_session_ids(tqe_session *s, uint8_t fingerprint[TQE_ID_BYTES],
+                           uint8_t scheme_id[TQE_ID_BYTES], tqe_error *err)
+{
+    if (!s->has_ids) {
+        tqe_status st = tqe_model_fingerprint(s->model, s->fingerprint, err);
+        if (st == TQE_OK) {
+            st = tqe_scheme_id(s->info.kv, s->scheme_id, err);
+        }
+        if (st != TQE_OK) {
+            return st;
+        }
+        s->has_ids = true;
+    }
+    memcpy(fingerprint, s->fingerprint, TQE_ID_BYTES);
+    memcpy(scheme_id, s->scheme_id, TQE_ID_BYTES);
+    return TQE_OK;
 }

@@ -40,12 +40,15 @@ need_program pkg-config pkg-config
 need_program lowdown lowdown # man pages
 need_header stdio.h libc6-dev
 need_header jansson.h libjansson-dev
+need_header xxhash.h libxxhash-dev
+need_header sodium.h libsodium-dev
 [ -e /etc/ssl/certs/ca-certificates.crt ] || missing+=(ca-certificates)
 
 if [ "$goal" = check ]; then
     need_program clang clang
     need_program clang-format clang-format
     need_program man man-db
+    need_program gnuplot gnuplot-nox # figures of tq eval --html
     need_header cmocka.h libcmocka-dev
     # The NEON kernels are tested in an emulator.
     need_program aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu

@@ -17,6 +17,7 @@ PUBLIC_LINES = {
     "include/turboquant.h": 400,
     "include/turboquant_cuda.h": 400,
     "engine/engine.h": 250,
+    "engine/snapshot.h": 250,
 }
 MAX_LINES, MAX_COLUMNS = 1000, 100
 

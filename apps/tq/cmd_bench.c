@@ -14,6 +14,7 @@ static const struct bench {
     {"attn", bench_attn, "attention over a cache, beside ggml's own kernel"},
     {"codec", bench_codec, "time to compress and expand a vector"},
     {"engine", bench_engine, "prompt and decode speed of a model, beside stock llama.cpp"},
+    {"snapshot", bench_snapshot, "saving and restoring, beside the disk and beside computing"},
 };
 enum { N_BENCHES = sizeof benches / sizeof benches[0] };
 
@@ -22,7 +23,7 @@ static void help(void)
     out_printf("%stq bench%s - measure speed\n\n  tq bench NAME [options]\n\n%sBenchmarks%s\n",
                out_bold(), out_plain(), out_bold(), out_plain());
     for (size_t i = 0; i < N_BENCHES; i++) {
-        out_printf("  %-8s%s\n", benches[i].name, benches[i].summary);
+        out_printf("  %-9s%s\n", benches[i].name, benches[i].summary);
     }
     out_printf("\n'tq bench NAME --help' shows the options of one.\n");
 }

@@ -10,6 +10,7 @@
 #include "machine.h"
 #include "out.h"
 #include "setup.h"
+#include "snapshot.h"
 #include "text.h"
 
 #include <jansson.h>
@@ -18,10 +19,13 @@
 
 typedef struct run_options {
     setup setup;
-    const char *prompt, *file;
+    const char *prompt, *file, *load, *save;
+    const char *prefix_dir, *prefix_salt;
+    arg_sizes prefix_limit;
+    tqe_prefix *store; /* or NULL */
     uint32_t n_predict;
     bool special, json;
-    double load; /* of the machine before the run, or -1 */
+    double busy; /* load of the machine before the run, or -1 */
 } run_options;
 
 /* Where the text goes: stdout, and a copy for JSON. */
@@ -154,18 +158,55 @@ static void report_load(double load, uint32_t n_threads)
     }
 }
 
+/* The last token of an answer is printed but not evaluated: a saved session must hold it, or its
+ * continuation would print it again. */
+static bool save(const run_options *o, tqe_session *s, size_t n_prompt, const gen_tokens *record)
+{
+    tqe_session_info info;
+    tqe_error err = {0};
+    tqe_session_get_info(s, &info);
+    tqe_status st = TQE_OK;
+    if (record->n > 0 && n_prompt + record->n == info.n_tokens + (size_t)1) {
+        if (info.n_tokens == info.n_ctx) {
+            msg_warn("the context is full: '%s' lacks the last token of the answer", o->save);
+        } else {
+            st = tqe_session_eval(s, record->at + record->n - 1, 1, NULL, NULL, NULL, &err);
+        }
+    }
+    double start = text_now();
+    if (st == TQE_OK) {
+        st = tqe_session_save(s, o->save, &err);
+    }
+    if (st != TQE_OK) {
+        msg_error("%s", err.text);
+        return false;
+    }
+    msg_note("%-9s%7zu tokens %8.2f s   '%s'", "saved", tqe_session_len(s), text_now() - start,
+             o->save);
+    return true;
+}
+
 /* Prompt, answer and reports with everything open. */
 static int run_session(const run_options *o, const tqe_model *m, tqe_session *s,
                        tqe_sampler *sampler, const int32_t *ids, size_t n_ids)
 {
     tqe_session_info info;
     tqe_session_get_info(s, &info);
-    if (n_ids == 0) {
+    const size_t n_before = tqe_session_len(s);
+    if (n_ids == 0 && n_before > 0 && !tqe_session_logits(s)) {
+        msg_error("'%s' holds no logits: give more text with -p TEXT or -f FILE", o->load);
+        return TQ_EXIT_FAILED;
+    }
+    if (n_ids == 0 && n_before == 0) {
         msg_error("the prompt is empty and this model has no token that begins a text");
         return TQ_EXIT_FAILED;
     }
-    if (n_ids > info.n_ctx) {
-        if (n_ids > (size_t)SETUP_MAX_CTX) {
+    if (n_ids > info.n_ctx - n_before) {
+        if (n_before > 0) {
+            msg_error("the prompt has %zu tokens, but the context holds %u and the snapshot takes "
+                      "%zu: raise it with -c",
+                      n_ids, info.n_ctx, n_before);
+        } else if (n_ids > (size_t)SETUP_MAX_CTX) {
             msg_error("the prompt has %zu tokens, more than the largest context (%.0f) holds",
                       n_ids, SETUP_MAX_CTX);
         } else {
@@ -178,13 +219,19 @@ static int run_session(const run_options *o, const tqe_model *m, tqe_session *s,
     gen_stats stats = {0};
     run_output text = {.json = o->json, .last = '\n'};
     gen_catch_interrupts(true);
-    gen_stop stop = gen_prompt(s, ids, n_ids, &stats);
+    gen_tokens record = {0};
+    gen_stop stop = o->store ? gen_prompt_stored(s, o->store, ids, n_ids, &stats)
+                             : gen_prompt(s, ids, n_ids, &stats);
     if (stop == GEN_STOP_END) {
-        stop = gen_answer(s, m, sampler, o->n_predict, take_text, &text, NULL, &stats);
+        stop = gen_answer(s, m, sampler, o->n_predict, take_text, &text, o->save ? &record : NULL,
+                          &stats);
     }
     int code = TQ_EXIT_FAILED;
     if (stop != GEN_STOP_OUTPUT && stop != GEN_STOP_ERROR) {
         code = stop == GEN_STOP_INTERRUPTED ? TQ_EXIT_INTERRUPTED : TQ_EXIT_OK;
+        if (o->save && !save(o, s, n_before + n_ids, &record)) {
+            code = TQ_EXIT_FAILED;
+        }
         if (o->json) {
             code = write_json(o, m, s, &text, &stats, stop) ? code : TQ_EXIT_FAILED;
         } else {
@@ -196,11 +243,12 @@ static int run_session(const run_options *o, const tqe_model *m, tqe_session *s,
                     msg_note("%s", ""); /* text and table share the screen */
                 }
                 gen_report(s, &stats, stop);
-                report_load(o->load, info.n_threads);
+                report_load(o->busy, info.n_threads);
             }
         }
     }
     free(text.text);
+    free(record.at);
     return code;
 }
 
@@ -210,6 +258,7 @@ static bool may_fit(const run_options *o, const tqe_model *m, const tqe_session 
 {
     tqe_session_info info;
     tqe_session_get_info(s, &info);
+    info.n_ctx -= info.n_tokens;
     size_t least = n_bytes > GEN_SMALL_TEXT ? tqe_min_tokens(m, prompt, n_bytes, o->special) : 0;
     if (least <= info.n_ctx) {
         return true;
@@ -226,6 +275,63 @@ static bool may_fit(const run_options *o, const tqe_model *m, const tqe_session 
     return false;
 }
 
+static bool load(const run_options *o, tqe_session *s)
+{
+    tqe_error err = {0};
+    if (!o->load) {
+        return true;
+    }
+    double start = text_now();
+    if (tqe_session_load(s, o->load, &err) != TQE_OK) {
+        msg_error("%s", err.text);
+        return false;
+    }
+    msg_note("%-9s%7zu tokens %8.2f s   '%s'", "restored", tqe_session_len(s), text_now() - start,
+             o->load);
+    return true;
+}
+
+/* Without --kv a snapshot's own scheme is the one that can be meant. */
+static bool scheme_of_snapshot(run_options *o, char kv[TQ_SCHEME_TEXT_BYTES])
+{
+    tqe_snapshot *f = NULL;
+    tqe_snapshot_info info;
+    tqe_error err = {0};
+    if (tqe_snapshot_open(&f, o->load, &err) != TQE_OK) {
+        msg_error("%s", err.text);
+        return false;
+    }
+    tqe_snapshot_get_info(f, &info);
+    tqe_snapshot_close(f);
+    memcpy(kv, info.scheme, TQ_SCHEME_TEXT_BYTES);
+    o->setup.kv = kv;
+    return true;
+}
+
+/* A store that cannot be used costs time, not the run. */
+static void open_store(run_options *o)
+{
+    tqe_error err = {0};
+    tqe_prefix_params params = {.dir = o->prefix_dir,
+                                .limit_bytes = o->prefix_limit.n ? o->prefix_limit.at[0] : 0,
+                                .salt = o->prefix_salt,
+                                .salt_bytes = o->prefix_salt ? strlen(o->prefix_salt) : 0};
+    if (o->prefix_dir && tqe_prefix_create(&o->store, &params, &err) != TQE_OK) {
+        msg_warn("%s; the run goes on without it", err.text);
+    }
+}
+
+/* Waits for the writer. */
+static void close_store(run_options *o)
+{
+    if (o->store) {
+        tqe_prefix_flush(o->store);
+        gen_warn_store(o->store);
+        tqe_prefix_free(o->store);
+        o->store = NULL;
+    }
+}
+
 static int run(const run_options *o)
 {
     int code = TQ_EXIT_FAILED;
@@ -235,10 +341,14 @@ static int run(const run_options *o)
     tqe_session *session = NULL;
     tqe_sampler *sampler = NULL;
     tqe_error err = {0};
-    char *prompt = read_prompt(o, &n_bytes);
-    if (prompt && setup_open(&o->setup, &model, &session) &&
-        setup_sampler(&o->setup, model, &sampler) && may_fit(o, model, session, prompt, n_bytes)) {
-        if (tqe_tokenize(model, prompt, n_bytes, true, o->special, &ids, &n_ids, &err) != TQE_OK) {
+    const bool has_prompt = o->prompt || o->file;
+    char *prompt = has_prompt ? read_prompt(o, &n_bytes) : NULL;
+    if ((prompt || !has_prompt) && setup_open(&o->setup, &model, &session) &&
+        setup_sampler(&o->setup, model, &sampler) && load(o, session) &&
+        (!has_prompt || may_fit(o, model, session, prompt, n_bytes))) {
+        /* The token that begins a text is in the snapshot already. */
+        if (has_prompt && tqe_tokenize(model, prompt, n_bytes, !o->load, o->special, &ids, &n_ids,
+                                       &err) != TQE_OK) {
             msg_error("%s", err.text);
         } else {
             code = run_session(o, model, session, sampler, ids, n_ids);
@@ -269,6 +379,12 @@ int cmd_run(int argc, char **argv)
          .kind = ARG_STRING,
          .dst = &o.file,
          .help = "read the text from a file, '-' for stdin; one newline at its end is dropped"},
+        {.name = "load",
+         .meta = "FILE",
+         .kind = ARG_STRING,
+         .dst = &o.load,
+         .help = "continue a session that was saved; -p or -f add text to it, and without --kv its "
+                 "scheme is taken"},
         {.name = "special",
          .kind = ARG_FLAG,
          .dst = &o.special,
@@ -283,10 +399,32 @@ int cmd_run(int argc, char **argv)
          .max = SETUP_MAX_CTX,
          .help = "stop after N tokens, if the text or the context does not end before; 0 only "
                  "evaluates the prompt (default 256)"},
+        {.name = "save",
+         .meta = "FILE",
+         .kind = ARG_STRING,
+         .dst = &o.save,
+         .help = "save the session at the end, with the answer; see tq-snapshot(1)"},
         {.name = "json",
          .kind = ARG_FLAG,
          .dst = &o.json,
          .help = "write one JSON object with text, speeds and sizes"},
+        {.group = "Prefix store",
+         .name = "prefix-store",
+         .meta = "DIR",
+         .kind = ARG_STRING,
+         .dst = &o.prefix_dir,
+         .help = "keep computed pages of prompts in this folder and take up what is there"},
+        {.name = "prefix-limit",
+         .meta = "SIZE",
+         .kind = ARG_SIZES,
+         .dst = &o.prefix_limit,
+         .help = "size of the folder, such as 512M; beyond it the least recently used pages go "
+                 "(default 4G)"},
+        {.name = "prefix-salt",
+         .meta = "TEXT",
+         .kind = ARG_STRING,
+         .dst = &o.prefix_salt,
+         .help = "only runs with the same text share pages"},
         OPT_KV(o.setup),
         OPT_CTX(o.setup),
         OPT_THREADS(o.setup),
@@ -301,14 +439,17 @@ int cmd_run(int argc, char **argv)
         .name = "tq run",
         .summary = "generate text from a prompt",
         .synopsis = "  tq run -m FILE -p TEXT [options]\n"
-                    "  tq run -m FILE -f FILE [options]\n",
+                    "  tq run -m FILE -f FILE [options]\n"
+                    "  tq run -m FILE --load FILE [-p TEXT] [options]\n",
         .options = options,
         .n_options = sizeof options / sizeof options[0],
         .notes = "The text goes to stdout, speeds and sizes to stderr. Ctrl-C ends the text and\n"
                  "still reports.\n",
         .examples = "  tq run -m model.gguf -p \"Once upon a time\" -n 100\n"
                     "  tq run -m model.gguf -f long.txt -c 32768 --kv turbo:k8v3 --temp 0\n"
-                    "  git diff | tq run -m model.gguf -f - --json > answer.json\n",
+                    "  git diff | tq run -m model.gguf -f - --json > answer.json\n"
+                    "  tq run -m model.gguf -f long.txt -n 0 --save long.tqs\n"
+                    "  tq run -m model.gguf --load long.tqs -p \"In short:\"\n",
     };
     arg_result r = args_parse(&cmd, argc, argv, NULL);
     if (r != ARGS_OK) {
@@ -318,12 +459,30 @@ int cmd_run(int argc, char **argv)
         args_hint(&cmd);
         return TQ_EXIT_USAGE;
     }
-    if (!o.prompt == !o.file) {
+    if (!o.prompt == !o.file && (o.prompt || !o.load)) {
         msg_error(o.prompt ? "-p and -f are both given: which text is the prompt?"
                            : "no prompt: give one with -p TEXT or -f FILE");
         args_hint(&cmd);
         return TQ_EXIT_USAGE;
     }
-    o.load = machine_load();
-    return run(&o);
+    const char *wrong = o.prefix_limit.n > 1 ? "--prefix-limit is given twice"
+                        : !o.prefix_dir && (o.prefix_limit.n || o.prefix_salt)
+                            ? "--prefix-limit and --prefix-salt go with --prefix-store"
+                        : o.prefix_dir && o.load
+                            ? "--prefix-store and --load: a saved session is not looked up"
+                            : NULL;
+    if (wrong) {
+        msg_error("%s", wrong);
+        args_hint(&cmd);
+        return TQ_EXIT_USAGE;
+    }
+    char kv[TQ_SCHEME_TEXT_BYTES];
+    if (o.load && !args_given(&cmd, &o.setup.kv) && !scheme_of_snapshot(&o, kv)) {
+        return TQ_EXIT_FAILED;
+    }
+    o.busy = machine_load();
+    open_store(&o);
+    int code = run(&o);
+    close_store(&o);
+    return code;
 }

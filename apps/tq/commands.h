@@ -6,11 +6,14 @@
 int cmd_run(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
 int cmd_info(int argc, char **argv);
+int cmd_eval(int argc, char **argv);
+int cmd_snapshot(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 
 /* `tq bench NAME`: one file each, bench_NAME.c. */
 int bench_attn(int argc, char **argv);
 int bench_codec(int argc, char **argv);
 int bench_engine(int argc, char **argv);
+int bench_snapshot(int argc, char **argv);
 
 #endif

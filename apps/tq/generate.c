@@ -103,7 +103,17 @@ static bool show_progress(void *ctx, size_t n_done, size_t n_total)
     return !interrupted;
 }
 
-gen_stop gen_prompt(tqe_session *s, const int32_t *ids, size_t n, gen_stats *stats)
+void gen_warn_store(tqe_prefix *store)
+{
+    tqe_error err;
+    if (tqe_prefix_problem(store, &err)) {
+        msg_warn("%s", err.text);
+    }
+}
+
+/* store NULL: append ids. */
+static gen_stop evaluate(tqe_session *s, tqe_prefix *store, const int32_t *ids, size_t n,
+                         gen_stats *stats)
 {
     if (n == 0) {
         return GEN_STOP_END;
@@ -111,12 +121,22 @@ gen_stop gen_prompt(tqe_session *s, const int32_t *ids, size_t n, gen_stats *sta
     tqe_error err = {0};
     double start = text_now();
     progress p = {.start = start, .shown = start};
-    size_t before = tqe_session_len(s);
-    tqe_status st = tqe_session_eval(s, ids, n, NULL, show_progress, &p, &err);
+    size_t before = tqe_session_len(s), reused = 0;
+    tqe_status st = TQE_OK;
+    if (store) {
+        st = tqe_session_prompt(s, store, ids, n, show_progress, &p, &reused, &err);
+        before = reused;
+        stats->n_reused += reused;
+    } else {
+        st = tqe_session_eval(s, ids, n, NULL, show_progress, &p, &err);
+    }
     stats->prompt_s += text_now() - start;
     stats->n_prompt += tqe_session_len(s) - before;
     if (p.on_line) {
         msg_status(NULL);
+    }
+    if (store) {
+        gen_warn_store(store);
     }
     if (st == TQE_ERR_CANCELLED) {
         return GEN_STOP_INTERRUPTED;
@@ -126,6 +146,17 @@ gen_stop gen_prompt(tqe_session *s, const int32_t *ids, size_t n, gen_stats *sta
         return GEN_STOP_ERROR;
     }
     return interrupted ? GEN_STOP_INTERRUPTED : GEN_STOP_END;
+}
+
+gen_stop gen_prompt(tqe_session *s, const int32_t *ids, size_t n, gen_stats *stats)
+{
+    return evaluate(s, NULL, ids, n, stats);
+}
+
+gen_stop gen_prompt_stored(tqe_session *s, tqe_prefix *store, const int32_t *ids, size_t n,
+                           gen_stats *stats)
+{
+    return evaluate(s, store, ids, n, stats);
 }
 
 /* ---- Answer ------------------------------------------------------------------------------ */
@@ -256,6 +287,9 @@ void gen_report(const tqe_session *s, const gen_stats *stats, gen_stop stop)
     char used[32], f16[32];
     text_size(used, info.kv_bytes_used);
     text_size(f16, info.n_tokens * info.f16_bytes_per_token);
+    if (stats->n_reused) {
+        report_row("reused", stats->n_reused, 0, 0, "from the prefix store");
+    }
     report_row("prompt", stats->n_prompt, stats->n_prompt, stats->prompt_s, "");
     report_row("answer", stats->n_generated, stats->n_decoded, stats->decode_s,
                gen_stop_text(stop));

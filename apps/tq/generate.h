@@ -4,6 +4,7 @@
 #define TQ_APP_GENERATE_H
 
 #include "engine.h"
+#include "snapshot.h"
 
 typedef enum gen_stop {
     GEN_STOP_END,         /* the model ended its text */
@@ -16,6 +17,7 @@ typedef enum gen_stop {
 
 typedef struct gen_stats {
     size_t n_prompt;    /* tokens evaluated as prompt */
+    size_t n_reused;    /* tokens of it that a prefix store had, beside those */
     size_t n_generated; /* tokens produced */
     size_t n_decoded;   /* of these, tokens evaluated one by one */
     double prompt_s, decode_s;
@@ -38,6 +40,12 @@ bool gen_tokens_add(gen_tokens *t, const int32_t *ids, size_t n);
 /* Evaluate ids and append them, with a progress display on stderr when it takes long. Returns
  * GEN_STOP_END when done, else GEN_STOP_INTERRUPTED or GEN_STOP_ERROR. */
 gen_stop gen_prompt(tqe_session *s, const int32_t *ids, size_t n, gen_stats *stats);
+/* The same for a whole timeline, through a prefix store; what the store has to say goes to
+ * stderr. */
+gen_stop gen_prompt_stored(tqe_session *s, tqe_prefix *store, const int32_t *ids, size_t n,
+                           gen_stats *stats);
+/* A warning when the store has met a problem since the last call. */
+void gen_warn_store(tqe_prefix *store);
 
 /* Produce up to `limit` tokens after the evaluated prompt. All produced tokens are added to
  * `record` (NULL: no record); the session lacks at most the last of them. */

@@ -19,6 +19,8 @@ static const struct command {
     {"run", cmd_run, "generate text from a prompt"},
     {"chat", cmd_chat, "talk with a model"},
     {"info", cmd_info, "what a model needs: geometry, KV bytes, longest context"},
+    {"eval", cmd_eval, "measure what a cache scheme costs in quality"},
+    {"snapshot", cmd_snapshot, "look at saved sessions"},
     {"bench", cmd_bench, "measure speed, side by side with stock llama.cpp"},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
@@ -29,7 +31,7 @@ static void help(void)
                "  tq COMMAND [options]\n\n%sCommands%s\n",
                out_bold(), out_plain(), out_bold(), out_plain());
     for (size_t i = 0; i < N_COMMANDS; i++) {
-        out_printf("  %-8s%s\n", commands[i].name, commands[i].summary);
+        out_printf("  %-9s%s\n", commands[i].name, commands[i].summary);
     }
     out_printf("\n%sOptions%s\n"
                "  -h, --help      show this page; 'tq COMMAND --help' shows a command's\n"

@@ -45,6 +45,7 @@ bool out_init(void)
     }
     struct sigaction sa = {.sa_handler = SIG_IGN};
     sigaction(SIGPIPE, &sa, NULL);
+    sigaction(SIGXFSZ, &sa, NULL); /* a limit on files is an error of the write, too */
 
     const char *no_color = getenv("NO_COLOR");
     const char *term = getenv("TERM");

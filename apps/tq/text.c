@@ -103,7 +103,7 @@ static char *read_all(int fd, const char *quote, const char *name, size_t max_by
         }
         n += got > 0 ? (size_t)got : 0;
         if (n > max_bytes) {
-            msg_error("%s%s%s is larger than %zu MiB, the limit for a prompt", quote, name, quote,
+            msg_error("%s%s%s is larger than %zu MiB, the limit", quote, name, quote,
                       max_bytes >> 20);
             free(buf);
             return NULL;

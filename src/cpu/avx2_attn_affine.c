@@ -170,6 +170,8 @@ TQ_INLINE void score_rows(float *s, const prepared *q, const step_words *words, 
                           const float *scale, const float *zero, int first, pair_fn *pair,
                           const int is_uniform, const uint32_t rows)
 {
+    /* Else gcc expands all pairs once for all blocks of rows, and stores them. */
+    __asm__("" : "+r"(words));
     __m256i dot[ROWS][SETS];
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
         TQ_UNROLL_FOR (int i = 0; i < SETS; i++)

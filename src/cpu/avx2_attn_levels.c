@@ -4,8 +4,8 @@
  * The tokens of a tile become level bytes, four tokens to a lane (avx2_levels.c). The weight of a
  * token, its scale included, is an int16 with one factor per row and tile, so vpmaddwd weighs two
  * tokens of 8 elements and their sum is exact:
- *     sum[j] += w16[t] * u[t][j] + w16[t+2] * u[t+2][j]     u = level + 128
- * A sum starts at -128 times the sum of the weights. 64 * 32767 * 255 < 2^31. Weights are rounded
+ *     sum[j] += w16[t] * u[t][j] + w16[t+2] * u[t+2][j]     u = level + zero
+ * A sum starts at -zero times the sum of the weights. 64 * 32767 * 255 < 2^31. Weights are rounded
  * to steps of 1 / 32767 of the largest, see kernels.h.
  *
  * Option mean: a mean adds the same number to each element of the unrotated row, so it adds
@@ -53,12 +53,12 @@ void tq_avx2_round_weights(tq_weights *out, const float *w, const float *scale, 
     }
 }
 
-int32_t tq_avx2_weights_start(const int16_t *w16, uint32_t n)
+int32_t tq_avx2_weights_start(const int16_t *w16, uint32_t n, uint8_t zero)
 {
     __m256i sum = _mm256_setzero_si256();
     for (uint32_t t = 0; t < n; t += 16) {
         const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)(w16 + t));
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x, _mm256_set1_epi16(-TQ_LEVEL_ZERO)));
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(x, _mm256_set1_epi16((short)-zero)));
     }
     __m128i s = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
     s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
@@ -80,13 +80,13 @@ TQ_INLINE void finish(float *acc, const __m256i sum[2], float factor, const floa
 /* All elements. level [blocks][quads][64] of quads * 4 tokens, w16 from the first of them on. */
 TQ_INLINE void weigh_rows(float *acc, size_t acc_stride, const int16_t *w16, const float *factor,
                           const float *alpha, const uint8_t *level, uint32_t quads, uint32_t dim,
-                          tq_walk *ahead, const uint32_t rows)
+                          tq_walk *ahead, uint8_t zero, const uint32_t rows)
 {
     const __m256i low = _mm256_set1_epi16(255);
     int32_t start[MAX_ROWS];
 
     for (uint32_t r = 0; r < rows; r++)
-        start[r] = tq_avx2_weights_start(w16 + r * TQ_TILE, quads * 4);
+        start[r] = tq_avx2_weights_start(w16 + r * TQ_TILE, quads * 4, zero);
     for (uint32_t block = 0; block * 16 < TQ_LEVEL_WIDTH(dim); block++) {
         const uint32_t j = block / 2 * 32 + block % 2 * 8;
         const int16_t *w = w16;
@@ -160,7 +160,7 @@ void tq_avx2_weigh_norm(const tq_codec *v, float *acc, size_t acc_stride, const 
             tq_avx2_round_weights(&of, w + r * TQ_TILE, scale, source.unit, n, rows);
 #define CALL(n_of_rows)                                                                            \
     weigh_rows(dst, acc_stride, of.w16 + t, of.factor, t ? one : alpha + r, level, quads, dim,     \
-               &ahead, n_of_rows)
+               &ahead, source.zero, n_of_rows)
             if (rows == 4)
                 CALL(4);
             else if (rows == 3)

@@ -26,11 +26,10 @@ tq_encode_fn tq_avx2_encode_turbo2, tq_avx2_encode_turbo3, tq_avx2_encode_turbo4
 tq_decode_fn tq_avx2_decode_norm;
 tq_decode_fn tq_avx2_decode_rotated_norm;
 
-/* Integer levels of n rows of norm-codebook, each XORed with flip (0x80 makes bytes level + 128 of
- * them): level [n], rows stride bytes apart, stride at least dim rounded up to 32; the last row is
- * written up to 31 bytes past that. */
+/* Integer levels of n rows of norm-codebook, with zero added to each: level [n], rows stride bytes
+ * apart, stride at least dim rounded up to 32; the last row is written up to 31 bytes past that. */
 void tq_avx2_norm_levels(const tq_codec *c, int8_t *level, size_t stride, const uint8_t *codes,
-                         size_t codes_stride, uint32_t n, uint8_t flip);
+                         size_t codes_stride, uint32_t n, uint8_t zero);
 
 void tq_avx2_rotate(float *x, uint32_t dim);
 void tq_avx2_unrotate(float *x, uint32_t dim);

@@ -30,18 +30,28 @@ TQ_INLINE __m128i load128(const void *p)
 
 /* ---- Source ---------------------------------------------------------------------------- */
 
+static int largest_level(const tq_codec *c, int trellis)
+{
+    if (trellis)
+        return tq_trellis_get(c->bits)->levels[(2u << c->bits) - 1];
+    const tq_codebook *book = tq_codebook_get(c->bits);
+    return book->levels[book->n_levels - 1];
+}
+
 void tq_avx2_level_source(tq_level_source *s, const tq_codec *c)
 {
     s->codec = c;
     s->trellis = c->format >= TQ_FMT_TCQ2 && c->format <= TQ_FMT_TCQ6;
     s->nibbles = c->bits <= (s->trellis ? 3u : 4u) && c->dim % 64 == 0;
     s->in_place = !s->trellis && (c->bits == 4 ? s->nibbles : c->bits == 8 && c->dim % 32 == 0);
-    s->flip = _mm256_set1_epi8((char)(c->bits == 8 && s->in_place ? TQ_LEVEL_ZERO : 0));
+    s->small = c->bits <= 4;
+    s->zero = (uint8_t)(s->small ? largest_level(c, s->trellis) : 128);
+    s->add = _mm256_set1_epi8((char)(s->in_place ? s->zero : 0));
     s->unit = s->trellis ? tq_trellis_get(c->bits)->unit : tq_codebook_get(c->bits)->unit;
     if (s->trellis)
-        s->tables = tq_avx2_trellis_tables(tq_trellis_get(c->bits), TQ_LEVEL_ZERO);
+        s->tables = tq_avx2_trellis_tables(tq_trellis_get(c->bits), s->zero);
     else if (c->bits <= 6)
-        s->tables = tq_avx2_norm_tables(tq_codebook_get(c->bits), TQ_LEVEL_ZERO);
+        s->tables = tq_avx2_norm_tables(tq_codebook_get(c->bits), s->zero);
     s->table = s->tables.t[0];
 }
 
@@ -117,7 +127,7 @@ void tq_avx2_level_rows(const uint8_t **row, uint8_t *room, const tq_level_sourc
         tq_avx2_norm_wide_levels(room, stride, codes, rows.codes_stride, &s->tables, c->bits,
                                  c->dim, n);
     else if (!s->nibbles)
-        tq_avx2_norm_levels(c, (int8_t *)room, stride, codes, rows.codes_stride, n, TQ_LEVEL_ZERO);
+        tq_avx2_norm_levels(c, (int8_t *)room, stride, codes, rows.codes_stride, n, s->zero);
     else if (c->bits == 3)
         rows_nibbles(room, stride, codes, rows.codes_stride, c->dim, n, 3);
     else
@@ -184,7 +194,7 @@ void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_const_plan
             __m256i x[4];
             turn(x, row + 8 * k, j);
             TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-                store256(dst + (size_t)j * 16 + 64 * i + 32 * k, _mm256_xor_si256(x[i], s->flip));
+                store256(dst + (size_t)j * 16 + 64 * i + 32 * k, _mm256_add_epi8(x[i], s->add));
         }
     }
 }
@@ -232,7 +242,7 @@ void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes
             for (uint32_t j = 0; !s->nibbles && j < width; j += 32, to += 2 * block) {
                 interleave(x, row + q, j);
                 TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-                    store256(to + i / 2 * block + 32 * (i % 2), _mm256_xor_si256(x[i], s->flip));
+                    store256(to + i / 2 * block + 32 * (i % 2), _mm256_add_epi8(x[i], s->add));
             }
         }
     }

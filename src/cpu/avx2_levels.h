@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* avx2_levels.h — level bytes of norm-codebook and trellis rows, in the orders that attention
- * multiplies them in. A level byte is a level + TQ_LEVEL_ZERO, so that it widens to 16 bits by a
- * mask or a shift; what the offset adds to a sum is known from the other factor alone. */
+ * multiplies them in. A level byte is a level plus the ZERO of its source, so that it is not
+ * negative: it widens to 16 bits by a mask or a shift. What the zero adds to a sum is known from
+ * the other factor alone. */
 #ifndef TQ_CPU_AVX2_LEVELS_H
 #define TQ_CPU_AVX2_LEVELS_H
 
 #include "codebook.h"
 #include "cpu/avx2_attn.h"
 #include "cpu/avx2_trellis.h"
-
-#define TQ_LEVEL_ZERO 128
 
 /* Tokens of a step of tq_avx2_turned_levels, and what its dst takes. */
 #define TQ_TURNED_TOKENS 16u
@@ -23,7 +22,9 @@ typedef struct tq_level_source {
     int nibbles;              /* codes or level numbers are taken as half bytes */
     int in_place;             /* bytes of a row are taken from where they are */
     __m256i table;            /* nibbles: level bytes, in both halves */
-    __m256i flip;             /* otherwise: makes level bytes of the bytes of a row */
+    __m256i add;              /* otherwise: makes level bytes of the bytes of a row */
+    int small;                /* level bytes are 2 * zero at most, zero is 64 at most */
+    uint8_t zero;             /* level byte of level 0 */
     tq_trellis_tables tables; /* level bytes of other trellises and of 5 and 6 bits */
     float unit;               /* of a level, times the row's scale */
 } tq_level_source;
@@ -66,8 +67,8 @@ TQ_INLINE uint32_t tq_turned_steps(const tq_level_source *s, uint32_t n)
 void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
                          uint32_t n, tq_walk *ahead);
 
-/* Level bytes of norm-codebook by code, of up to 6 bits. flip as in tq_avx2_trellis_tables. */
-tq_trellis_tables tq_avx2_norm_tables(const tq_codebook *book, uint8_t flip);
+/* Level bytes of norm-codebook by code, of up to 6 bits. */
+tq_trellis_tables tq_avx2_norm_tables(const tq_codebook *book, uint8_t zero);
 
 /* Levels of n rows of 5 or 6 bits of norm-codebook, by those tables; dim a multiple of 128. */
 void tq_avx2_norm_wide_levels(uint8_t *out, size_t stride, const uint8_t *codes,
@@ -86,10 +87,10 @@ void tq_avx2_token_scales(float *dst, const uint8_t *plane, size_t stride, uint3
 #define TQ_QUERY_PARTS 2u
 
 /* A block of rows begins with this; then follow, per four elements, int16 [rows][4] in the order 0,
- * 2, 1, 3 in which a lane of level bytes widens. */
+ * 2, 1, 3 in which a lane of level bytes widens, or for small level bytes int8 [rows][4]. */
 typedef struct tq_query_head {
     float scale[4];                   /* of the integers, times the unit of the levels */
-    int32_t start[TQ_QUERY_PARTS][4]; /* of the sums over a part: what undoes TQ_LEVEL_ZERO */
+    int32_t start[TQ_QUERY_PARTS][4]; /* of the sums over a part: what undoes the zero */
     int32_t unused[4];
 } tq_query_head;
 
@@ -138,8 +139,8 @@ typedef struct tq_weights {
 void tq_avx2_round_weights(tq_weights *out, const float *w, const float *scale, float unit,
                            uint32_t n, uint32_t rows);
 
-/* Where a sum over n tokens starts, so that it undoes TQ_LEVEL_ZERO. */
-int32_t tq_avx2_weights_start(const int16_t *w16, uint32_t n);
+/* Where a sum over n tokens starts, so that it undoes the zero. */
+int32_t tq_avx2_weights_start(const int16_t *w16, uint32_t n, uint8_t zero);
 
 /* Option mean: what the means of the tokens of a tile add to sums. w [n_rows][64]. */
 void tq_avx2_add_means(const tq_codec *v, float *acc, size_t acc_stride, const float *w,

@@ -494,7 +494,7 @@ static void level_tables(__m256i table[2], const tq_codebook *book)
 
 /* src: the planes, with 15 readable bytes behind them. */
 TQ_INLINE void unpack_levels(int8_t *level, const uint8_t *src, uint32_t dim,
-                             const __m256i table[2], __m256i flip, const int b)
+                             const __m256i table[2], __m256i zero, const int b)
 {
     uint8_t low[ROOM], high[ROOM];
     const uint32_t first = dim * (b == 2 || b == 3 ? 2u : 4u) / 8;
@@ -518,12 +518,12 @@ TQ_INLINE void unpack_levels(int8_t *level, const uint8_t *src, uint32_t dim,
                 l = _mm256_blendv_epi8(l, _mm256_shuffle_epi8(table[1], m), bit_mask(h, 0));
             l = negate_where(l, bit_mask(h, b == 6));
         }
-        store256(level + j, _mm256_xor_si256(l, flip));
+        store256(level + j, _mm256_add_epi8(l, zero));
     }
 }
 
 TQ_INLINE void unpack_rows(const tq_codec *c, int8_t *level, size_t stride, const uint8_t *codes,
-                           size_t codes_stride, uint32_t n, __m256i flip, const int b)
+                           size_t codes_stride, uint32_t n, __m256i zero, const int b)
 {
     const uint32_t last_plane = c->dim * (b == 3 || b == 5 ? 1u : b == 4 ? 4u : 2u) / 8;
     __m256i table[2];
@@ -536,26 +536,26 @@ TQ_INLINE void unpack_rows(const tq_codec *c, int8_t *level, size_t stride, cons
             memcpy(copy, codes, c->code_bytes);
             src = copy;
         }
-        unpack_levels(level + i * stride, src, c->dim, table, flip, b);
+        unpack_levels(level + i * stride, src, c->dim, table, zero, b);
     }
 }
 
 /* 8 bits: stored as they are. */
-static void flip_row(uint8_t *level, const uint8_t *codes, uint32_t dim, uint8_t flip)
+static void copy_row(uint8_t *level, const uint8_t *codes, uint32_t dim, uint8_t zero)
 {
-    const __m256i x = _mm256_set1_epi8((char)flip);
+    const __m256i x = _mm256_set1_epi8((char)zero);
     uint32_t j = 0;
 
     for (; j + 32 <= dim; j += 32)
-        store256(level + j, _mm256_xor_si256(load256(codes + j), x));
+        store256(level + j, _mm256_add_epi8(load256(codes + j), x));
     for (; j < dim; j++)
-        level[j] = codes[j] ^ flip;
+        level[j] = (uint8_t)(codes[j] + zero);
 }
 
 void tq_avx2_norm_levels(const tq_codec *c, int8_t *level, size_t stride, const uint8_t *codes,
-                         size_t codes_stride, uint32_t n, uint8_t flip)
+                         size_t codes_stride, uint32_t n, uint8_t zero)
 {
-    const __m256i x = _mm256_set1_epi8((char)flip);
+    const __m256i x = _mm256_set1_epi8((char)zero);
 
     switch (c->bits) {
     case 2:
@@ -575,7 +575,7 @@ void tq_avx2_norm_levels(const tq_codec *c, int8_t *level, size_t stride, const 
         break;
     default:
         for (uint32_t i = 0; i < n; i++)
-            flip_row((uint8_t *)level + i * stride, codes + i * codes_stride, c->dim, flip);
+            copy_row((uint8_t *)level + i * stride, codes + i * codes_stride, c->dim, zero);
         break;
     }
 }

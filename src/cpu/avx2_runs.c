@@ -126,15 +126,15 @@ TQ_INLINE void trellis_row(uint8_t *out, const uint8_t *planes, const __m256i *t
                  table, k);
 }
 
-tq_trellis_tables tq_avx2_trellis_tables(const tq_trellis *t, uint8_t flip)
+tq_trellis_tables tq_avx2_trellis_tables(const tq_trellis *t, uint8_t zero)
 {
     int8_t all[TQ_TRELLIS_LEVELS] = {0};
     tq_trellis_tables v;
 
     memcpy(all, t->levels, 2u << t->bits);
     for (int i = 0; i < 8; i++)
-        v.t[i] = _mm256_xor_si256(_mm256_broadcastsi128_si256(tq_load128(all + 16 * i)),
-                                  _mm256_set1_epi8((char)flip));
+        v.t[i] = _mm256_add_epi8(_mm256_broadcastsi128_si256(tq_load128(all + 16 * i)),
+                                 _mm256_set1_epi8((char)zero));
     return v;
 }
 
@@ -151,14 +151,14 @@ TQ_INLINE void norm_row(uint8_t *out, const uint8_t *planes, const __m256i *tabl
     }
 }
 
-tq_trellis_tables tq_avx2_norm_tables(const tq_codebook *book, uint8_t flip)
+tq_trellis_tables tq_avx2_norm_tables(const tq_codebook *book, uint8_t zero)
 {
     uint8_t all[TQ_TRELLIS_LEVELS] = {0};
     tq_trellis_tables v;
 
     for (uint32_t i = 0; i < book->n_levels; i++) {
-        all[i] = (uint8_t)(flip ^ (uint8_t)book->levels[i]);
-        all[book->n_levels + i] = (uint8_t)(flip ^ (uint8_t)-book->levels[i]);
+        all[i] = (uint8_t)(zero + book->levels[i]);
+        all[book->n_levels + i] = (uint8_t)(zero - book->levels[i]);
     }
     for (int i = 0; i < 8; i++)
         v.t[i] = _mm256_broadcastsi128_si256(tq_load128(all + 16 * i));

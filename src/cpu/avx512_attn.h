@@ -30,15 +30,7 @@ tq_prep_fn TQ_CLUSTER(tq_avx512_prep_k2), TQ_CLUSTER(tq_avx512_prep_k4),
 
 /* avx512_attn_weigh.c */
 tq_weigh_fn TQ_CLUSTER(tq_avx512_weigh_v2), TQ_CLUSTER(tq_avx512_weigh_v3),
-    TQ_CLUSTER(tq_avx512_weigh_v4), TQ_CLUSTER(tq_avx512_weigh_v5), TQ_CLUSTER(tq_avx512_weigh_v8);
-
-#if TQ_HAVE_VNNI
-/* avx512_attn_bytes.c */
-tq_weigh_fn tq_avx512_weigh_bytes_v2, tq_avx512_weigh_bytes_v3, tq_avx512_weigh_bytes_v4;
-#define TQ_WEIGH_COARSE(b) tq_avx512_weigh_bytes_v##b
-#else
-#define TQ_WEIGH_COARSE(b) tq_avx512_weigh_v##b
-#endif
+    TQ_CLUSTER(tq_avx512_weigh_v4), TQ_CLUSTER(tq_avx512_weigh_v5), tq_avx512_weigh_v8;
 
 /* avx512_attn_levels.c: norm-codebook and trellis */
 tq_score_fn TQ_CLUSTER(tq_avx512_score_norm);

@@ -29,6 +29,23 @@ TQ_INLINE void multiply(__m512i sum[2], __m512i even, __m512i odd, const void *p
 
 /* ---- Keys ------------------------------------------------------------------------------ */
 
+/* s[r][0 .. 15] of `real` of `rows` rows = the sums times their scales, or that added. */
+TQ_INLINE void finish_scores(float *s, const tq_query_head *head, __m512i sum[4][4], __m512 scale,
+                             int add, const uint32_t rows, uint32_t real)
+{
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+        if (r >= real)
+            continue;
+        const __m512i a = _mm512_add_epi32(sum[r][0], sum[r][1]);
+        const __m512i b = _mm512_add_epi32(sum[r][2], sum[r][3]);
+        const __m512 by = _mm512_mul_ps(_mm512_set1_ps(head->scale[r]), scale);
+        __m512 f = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(a, b)), by);
+        if (add)
+            f = _mm512_add_ps(f, _mm512_loadu_ps(s + r * TQ_TILE));
+        _mm512_storeu_ps(s + r * TQ_TILE, f);
+    }
+}
+
 /* s[r][0 .. 15] of `real` of `rows` rows. level: turned; scale: of the tokens. */
 TQ_INLINE void score_block(float *s, const uint8_t *prep, const uint8_t *level, uint32_t width,
                            __m512 scale, const uint32_t rows, uint32_t real)
@@ -54,18 +71,48 @@ TQ_INLINE void score_block(float *s, const uint8_t *prep, const uint8_t *level, 
                 multiply(sum[r] + 2, ye, yo, q + 8 * (rows + r));
             }
         }
+        finish_scores(s, head, sum, scale, part > 0, rows, real);
+    }
+}
+
+/* sum += products of four elements each: small level bytes x and y with the int8 at p and q.
+ * Without VNNI int16 holds them, see round_query8 in avx2_attn_norm.c. */
+TQ_INLINE void multiply_small(__m512i sum[2], __m512i x, const uint8_t *p, __m512i y,
+                              const uint8_t *q)
+{
+    const __m512i a = _mm512_set1_epi32((int)tq_load_u32(p));
+    const __m512i b = _mm512_set1_epi32((int)tq_load_u32(q));
+#if TQ_HAVE_VNNI
+    sum[0] = _mm512_dpbusd_epi32(sum[0], x, a);
+    sum[1] = _mm512_dpbusd_epi32(sum[1], y, b);
+#else
+    const __m512i m = _mm512_add_epi16(_mm512_maddubs_epi16(x, a), _mm512_maddubs_epi16(y, b));
+    sum[0] = dot2(sum[0], m, _mm512_set1_epi16(1));
+#endif
+}
+
+/* As score_block, for small level bytes. */
+TQ_INLINE void score_small(float *s, const uint8_t *prep, const uint8_t *level, uint32_t width,
+                           __m512 scale, const uint32_t rows, uint32_t real)
+{
+    const tq_query_head *head = (const tq_query_head *)(const void *)prep;
+    const uint8_t *q = prep + sizeof *head;
+    __m512i sum[4][4];
+
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+        sum[r][0] = _mm512_set1_epi32(head->start[0][r]);
+        sum[r][1] = sum[r][2] = sum[r][3] = _mm512_setzero_si512();
+    }
+    for (uint32_t j = 0; j < width; j += 16, level += 256, q += 16 * rows) {
+        __m512i x[4];
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+            x[i] = _mm512_load_si512(level + 64 * i);
         TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-            if (r >= real)
-                break;
-            const __m512i a = _mm512_add_epi32(sum[r][0], sum[r][1]);
-            const __m512i b = _mm512_add_epi32(sum[r][2], sum[r][3]);
-            const __m512 by = _mm512_mul_ps(_mm512_set1_ps(head->scale[r]), scale);
-            __m512 f = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_add_epi32(a, b)), by);
-            if (part > 0)
-                f = _mm512_add_ps(f, _mm512_loadu_ps(s + r * TQ_TILE));
-            _mm512_storeu_ps(s + r * TQ_TILE, f);
+            multiply_small(sum[r], x[0], q + 4 * r, x[1], q + 4 * (rows + r));
+            multiply_small(sum[r] + 2, x[2], q + 4 * (2 * rows + r), x[3], q + 4 * (3 * rows + r));
         }
     }
+    finish_scores(s, head, sum, scale, 0, rows, real);
 }
 
 void TQ_CLUSTER(tq_avx512_score_norm)(const tq_codec *k, float *s, const void *prep,
@@ -91,12 +138,20 @@ void TQ_CLUSTER(tq_avx512_score_norm)(const tq_codec *k, float *s, const void *p
         const __m512 scale16 = _mm512_loadu_ps(scale);
         for (uint32_t left = n_rows; left > 0;) {
             const uint32_t rows = tq_query_rows(left), real = rows < left ? rows : left;
-            if (rows == 4)
-                score_block(dst, q, level, width, scale16, 4, real);
-            else if (rows == 2)
-                score_block(dst, q, level, width, scale16, 2, 2);
+#define CALL(score_some)                                                                           \
+    do {                                                                                           \
+        if (rows == 4)                                                                             \
+            score_some(dst, q, level, width, scale16, 4, real);                                    \
+        else if (rows == 2)                                                                        \
+            score_some(dst, q, level, width, scale16, 2, 2);                                       \
+        else                                                                                       \
+            score_some(dst, q, level, width, scale16, 1, 1);                                       \
+    } while (0)
+            if (source.small)
+                CALL(score_small);
             else
-                score_block(dst, q, level, width, scale16, 1, 1);
+                CALL(score_block);
+#undef CALL
             q += tq_query_bytes(rows, k->dim);
             dst += real * TQ_TILE;
             left -= real;
@@ -130,13 +185,13 @@ TQ_INLINE void finish(float *acc, uint32_t n, const __m512i sum[4], float factor
 /* All elements. level [blocks][quads][64] of quads * 4 tokens, w16 from the first of them on. */
 TQ_INLINE void weigh_rows(float *acc, size_t acc_stride, const int16_t *w16, const float *factor,
                           const float *alpha, const uint8_t *level, uint32_t quads, uint32_t dim,
-                          tq_walk *ahead, const uint32_t rows)
+                          tq_walk *ahead, uint8_t zero, const uint32_t rows)
 {
     const __m512i low = _mm512_set1_epi16(255);
     int32_t start[TQ_WEIGHT_ROWS];
 
     for (uint32_t r = 0; r < rows; r++)
-        start[r] = tq_avx2_weights_start(w16 + r * TQ_TILE, quads * 4);
+        start[r] = tq_avx2_weights_start(w16 + r * TQ_TILE, quads * 4, zero);
     for (uint32_t j = 0; j < dim; j += 32, level += (size_t)quads * 64) {
         const int16_t *w = w16;
         __m512i sum[TQ_WEIGHT_ROWS][4];
@@ -179,14 +234,14 @@ TQ_INLINE void finish64(float *acc, const __m512i sum[4], float factor, float al
 /* The same for levels of tq_avx512_level_quads; dim a multiple of 64. */
 TQ_INLINE void weigh_rows64(float *acc, size_t acc_stride, const int16_t *w16, const float *factor,
                             const float *alpha, const uint8_t *level, uint32_t quads, uint32_t dim,
-                            tq_walk *ahead, const uint32_t rows)
+                            tq_walk *ahead, uint8_t zero, const uint32_t rows)
 {
     const __m512i low = _mm512_set1_epi16(255);
     const size_t block = (size_t)quads * 64;
     int32_t start[TQ_WEIGHT_ROWS];
 
     for (uint32_t r = 0; r < rows; r++)
-        start[r] = tq_avx2_weights_start(w16 + r * TQ_TILE, quads * 4);
+        start[r] = tq_avx2_weights_start(w16 + r * TQ_TILE, quads * 4, zero);
     for (uint32_t j = 0; j < dim; j += 64, level += 3 * block) {
         const int16_t *w = w16;
         __m512i sum[TQ_WEIGHT_ROWS][4];
@@ -244,7 +299,7 @@ void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_
             tq_avx2_round_weights(&of, w + r * TQ_TILE, scale, source.unit, n, rows);
 #define CALL(weigh_some, n_of_rows)                                                                \
     weigh_some(dst, acc_stride, of.w16 + t, of.factor, t ? one : alpha + r, level, quads, dim,     \
-               &ahead, n_of_rows)
+               &ahead, source.zero, n_of_rows)
             if (by64 && rows == 4)
                 CALL(weigh_rows64, 4);
             else if (by64 && rows == 3)

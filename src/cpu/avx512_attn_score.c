@@ -210,6 +210,7 @@ TQ_INLINE void score_affine(const tq_codec *k, float *s, const void *prep, uint3
 {
     const uint32_t n_groups = k->n_groups;
     const uint32_t groups_at_once = bits == 8 ? 2 : bits == 2 ? 8 : 4; /* at most MAX_WORDS */
+    tq_walk ahead = tq_walk_begin(keys, (n + LANES - 1) / LANES * n_groups);
 
     for (uint32_t t = 0; t < n; t += LANES) {
         const uint32_t left = n - t < LANES ? n - t : LANES;
@@ -226,10 +227,12 @@ TQ_INLINE void score_affine(const tq_codec *k, float *s, const void *prep, uint3
             const uint32_t groups = n_groups - g < groups_at_once ? n_groups - g : groups_at_once;
             __m512i words[MAX_WORDS];
             turn(words, codes + (size_t)g * bits * 4, keys.codes_stride, left, groups * bits);
-            for (uint32_t i = 0; i < groups; i++)
+            for (uint32_t i = 0; i < groups; i++) {
+                tq_walk_on(&ahead);
                 score_group(s + t, (const prepared *)prep + (size_t)(g + i) * n_rows, n_rows,
                             words + i * bits, scale + (g + i) * LANES, zero + (g + i) * LANES,
                             g + i == 0, pair);
+            }
         }
     }
 }
@@ -243,7 +246,6 @@ TQ_INLINE void score_affine(const tq_codec *k, float *s, const void *prep, uint3
     void TQ_CLUSTER_B(tq_avx512_score_k, bits)(const tq_codec *k, float *s, const void *prep,      \
                                                uint32_t n_rows, tq_const_planes keys, uint32_t n)  \
     {                                                                                              \
-        tq_look_ahead(keys);                                                                       \
         score_affine(k, s, prep, n_rows, keys, n, pair_k##bits, bits);                             \
     }
 

@@ -164,7 +164,7 @@ void TQ_CLUSTER(tq_avx512_turned_levels)(uint8_t *dst, const tq_level_source *s,
     const uint8_t *row[ROWS];
     const uint32_t half = s->codec->dim / 2, width = TQ_LEVEL_WIDTH(s->codec->dim);
     const __m512i table = _mm512_broadcast_i64x4(s->table);
-    const __m512i flip = _mm512_broadcast_i64x4(s->flip);
+    const __m512i add = _mm512_broadcast_i64x4(s->add);
 
     find_rows(row, room, s, rows, t, n);
     for (uint32_t j = 0; j < (s->nibbles ? half : width); j += 16) {
@@ -179,7 +179,7 @@ void TQ_CLUSTER(tq_avx512_turned_levels)(uint8_t *dst, const tq_level_source *s,
             }
         else
             TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-                _mm512_store_si512(to + 64 * i, _mm512_xor_si512(x[i], flip));
+                _mm512_store_si512(to + 64 * i, _mm512_add_epi8(x[i], add));
     }
 }
 
@@ -205,7 +205,7 @@ void TQ_CLUSTER(tq_avx512_level_quads)(uint8_t *dst, const tq_level_source *s, t
     const uint32_t dim = s->codec->dim, half = dim / 2;
     const size_t block = (size_t)(n + 3) / 4 * 64;
     const __m512i table = _mm512_broadcast_i64x4(s->table);
-    const __m512i flip = _mm512_broadcast_i64x4(s->flip);
+    const __m512i add = _mm512_broadcast_i64x4(s->add);
 
     for (uint32_t done = 0; done < n; done += ROWS) {
         const uint32_t left = n - done < ROWS ? n - done : ROWS;
@@ -223,7 +223,7 @@ void TQ_CLUSTER(tq_avx512_level_quads)(uint8_t *dst, const tq_level_source *s, t
                     }
                 else
                     TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-                        _mm512_store_si512(to + i * block, _mm512_xor_si512(x[i], flip));
+                        _mm512_store_si512(to + i * block, _mm512_add_epi8(x[i], add));
             }
         }
     }

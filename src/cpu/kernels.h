@@ -136,13 +136,22 @@ typedef struct tq_codec_kernels {
  * of its own, max|q| / 32767, so a score is  sum_g  scale_g * qs_g * (dot(q16, idx) + zero_g *
  * sum(q16)). The rounding of the query is part of the definition; docs/numerics.md has its cost.
  * Keys of norm-codebook and trellis without a mean likewise, the rotated query with one scale for
- * the row. Keys of rotated formats are scored in the rotated domain, against a query that prep
+ * the row; those of up to 4 bits may meet int8 instead, the largest element being min(127, m * largest
+ * / sum) rounded down: sum the largest over elements 0, 1, 4, 5 or 2, 3, 6, 7 of any eight, m =
+ * 32767 / (2 L) - 2.01, L the largest level, so that int16 holds four products. Keys of rotated formats are scored in the rotated domain, against a query that prep
  * rotates.
  *
+ * A kernel may round the queries of uniform keys as those of affine keys, in blocks of 32.
+ *
  * Values of rotated formats are summed in the rotated domain. A kernel may round weights, times the
- * scale of their token or group, over a tile: for Lloyd values of 2 to 5 bits to steps of
- * max(largest / 32767, sum / 131000), with centroids rounded to 1 / 16383 of the largest; for
- * norm-codebook and trellis to steps of largest / 32767. */
+ * scale of their token or group, over a tile, and the centroids that they multiply. Let S be the
+ * largest of the eight sums over every eighth token of such weights.
+ *   Lloyd values of 2, 3, 4 bits, uniform 4   up or down to steps of S/110, S/255, S/100, S/255;
+ *                                             centroids within 0.015, 0.021, 0.018, 0
+ *   Lloyd values of 5, 8 bits, uniform 8      to steps of max(largest / 32767, sum / 131000; 8 bits
+ *                                             of Lloyd: 65500); centroids within 1e-4, 0.0175, 0
+ *   norm-codebook and trellis                 to steps of largest / 32767
+ * docs/numerics.md has what this adds to a format's own error. */
 #define TQ_TILE TQ_PAGE_TOKENS
 
 /* Columns of a packed strip, see tq_gemm_fn. */

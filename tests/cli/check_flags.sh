@@ -31,7 +31,12 @@ check tq.1.md OPTIONS
 check tq-run.1.md OPTIONS run
 check tq-chat.1.md OPTIONS chat
 check tq-info.1.md OPTIONS info
+check tq-eval.1.md OPTIONS eval
 check tq-bench.1.md 'ENGINE OPTIONS' bench engine
 check tq-bench.1.md 'ATTN OPTIONS' bench attn
 check tq-bench.1.md 'CODEC OPTIONS' bench codec
+check tq-bench.1.md 'SNAPSHOT OPTIONS' bench snapshot
+check tq-snapshot.1.md 'INFO OPTIONS' snapshot info
+check tq-snapshot.1.md 'EXPORT OPTIONS' snapshot export
+check tq-snapshot.1.md 'COMPACT OPTIONS' snapshot compact
 exit $bad

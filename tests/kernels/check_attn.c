@@ -181,9 +181,10 @@ static void rounded_query(double *dst, const float *q, const tq_codec *k)
     }
 }
 
-/* Score of one token, and the sum of the |terms| that a kernel adds. */
+/* Score of one token, and the sum of the |terms| that a kernel adds. row1, row2: += the sums of
+ * magnitudes and of squares of the row (not for affine keys). */
 static double oracle_score(const tq_codec *k, tq_const_planes p, uint32_t t, const double *q,
-                           double *terms)
+                           double *terms, double *row1, double *row2)
 {
     float row[MAX_DIM];
     uint8_t idx[MAX_DIM];
@@ -197,6 +198,8 @@ static double oracle_score(const tq_codec *k, tq_const_planes p, uint32_t t, con
         for (uint32_t j = 0; j < k->dim; j++) {
             sum += q[j] * (double)row[j];
             *terms += fabs(q[j] * (double)row[j]);
+            *row1 += fabs((double)row[j]);
+            *row2 += (double)row[j] * (double)row[j];
         }
         return sum;
     }
@@ -240,6 +243,23 @@ static rounding query_rounding(const tq_codec *k, tq_const_planes p, uint32_t t,
     return r;
 }
 
+/* kernels.h lets a kernel round queries of small levels to steps of this. q rotated. */
+static double small_step(const tq_codec *k, const double *q)
+{
+    static const double largest[2][5] = {{0, 0, 10, 26, 61}, {0, 0, 12, 29, 57}};
+    double max = 0, sums = 0;
+    if (!is_norm_key(k) || k->bits > 4)
+        return 0;
+    for (uint32_t j = 0; j < k->dim; j += 8) {
+        for (uint32_t i = 0; i < 8; i++)
+            max = fmax(max, fabs(q[j + i]));
+        for (uint32_t i = j; i < j + 4; i += 2)
+            sums = fmax(sums, fabs(q[i]) + fabs(q[i + 1]) + fabs(q[i + 4]) + fabs(q[i + 5]));
+    }
+    const double top = largest[k->format >= TQ_FMT_TCQ2][k->bits];
+    return max > 0 ? max / floor(fmin(127, (32767 / (2 * top) - 2.01) * max / sums)) : 0;
+}
+
 static void check_score(ck *t, const format_case *f, const tq_codec *k, uint32_t n_rows, uint32_t n,
                         quality *e, const char *entry)
 {
@@ -255,15 +275,19 @@ static void check_score(ck *t, const format_case *f, const tq_codec *k, uint32_t
         memset(q, 0, (k->dim < 32 ? k->dim : 32) * sizeof(float)); /* a group without anything */
     for (uint32_t r = 0; r < n_rows; r++) {
         rounded_query(rounded, q + (size_t)r * k->dim, k);
-        for (uint32_t i = 0; i < n; i++)
-            want[r][i] = oracle_score(k, keys, i, rounded, &terms[r][i]);
+        const double step = small_step(k, rounded);
+        for (uint32_t i = 0; i < n; i++) {
+            double row1 = 0, row2 = 0;
+            want[r][i] = oracle_score(k, keys, i, rounded, &terms[r][i], &row1, &row2);
+            /* The step may round otherwise in f32. */
+            extra[r][i] = (rounding){1.03 * step / 2 * row1, step * sqrt(row2 / 12)};
+        }
     }
     e->count += (double)n_rows * n;
-    e->rounds = is_uniform(k);
-    for (uint32_t r = 0; r < n_rows; r++)
+    e->rounds = is_uniform(k) || (is_norm_key(k) && k->bits <= 4);
+    for (uint32_t r = 0; is_uniform(k) && r < n_rows; r++)
         for (uint32_t i = 0; i < n; i++)
-            extra[r][i] =
-                e->rounds ? query_rounding(k, keys, i, q + (size_t)r * k->dim) : (rounding){0, 0};
+            extra[r][i] = query_rounding(k, keys, i, q + (size_t)r * k->dim);
 
     const size_t prep_bytes = tq_prep_bytes(n_rows, k->dim);
     for (size_t isa = 0; isa < t->n_isas; isa++) {

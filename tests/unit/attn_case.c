@@ -133,7 +133,7 @@ void attn_case_oracle(const attn_case *c, double *want, int original)
     free(dv);
 }
 
-double attn_format_rounding(tq_format values)
+static double value_rounding(tq_format values)
 {
     switch (values) {
     case TQ_FMT_LLOYD_V2:
@@ -150,13 +150,21 @@ double attn_format_rounding(tq_format values)
     }
 }
 
+double attn_format_rounding(tq_format keys, tq_format values)
+{
+    const int small = (keys >= TQ_FMT_NORM2 && keys <= TQ_FMT_NORM4) ||
+                      (keys >= TQ_FMT_TCQ2 && keys <= TQ_FMT_TCQ4);
+    return fmax(small ? 0.02 : 0, value_rounding(values));
+}
+
 double attn_case_rounding(const attn_case *c)
 {
     tq_scheme s;
-    tq_format f;
+    tq_format k, v;
     assert_int_equal(tq_scheme_parse(&s, c->scheme, NULL, 0), TQ_OK);
-    assert_int_equal(tq_scheme_format_of(&s, c->v_in_k ? 0 : 1, &f), TQ_OK);
-    return attn_format_rounding(f);
+    assert_int_equal(tq_scheme_format_of(&s, 0, &k), TQ_OK);
+    assert_int_equal(tq_scheme_format_of(&s, c->v_in_k ? 0 : 1, &v), TQ_OK);
+    return attn_format_rounding(k, v);
 }
 
 double attn_case_error(const attn_case *c, const double *want)

@@ -36,10 +36,11 @@ void attn_case_run(attn_case *c);
  * before encoding. want [q_len][n_q_heads][d_v]. */
 void attn_case_oracle(const attn_case *c, double *want, int original);
 
-/* What the fused path may differ from the answer of the decoded bytes: 16-bit integers, or for
- * coarse values bytes (src/cpu/kernels.h). About 0.1 of the error of the values themselves. */
+/* What the fused path may differ from the answer of the decoded bytes: 16-bit integers, or bytes
+ * for coarse values and the queries of coarse keys (src/cpu/kernels.h). About 0.1 of the error of
+ * the format itself; test_attn_error*.c hold what it adds to that. */
 double attn_case_rounding(const attn_case *c);
-double attn_format_rounding(tq_format values);
+double attn_format_rounding(tq_format keys, tq_format values);
 
 /* Root mean square of out - want, relative to that of want. */
 double attn_case_error(const attn_case *c, const double *want);

@@ -37,7 +37,7 @@ static void make_tail(attn_case *c)
 static void assert_adds_little(const char *scheme, uint32_t d_k, uint32_t d_v, int kind)
 {
     attn_case c = {.scheme = scheme,
-                   .n_kv = 1,
+                   .n_kv = kind == TAIL ? 1 : 3,
                    .group = 4,
                    .d_k = d_k,
                    .d_v = d_v,

@@ -95,7 +95,8 @@ static void every_pair_matches_float64(void **state)
                 attn_case_run(&c);
                 attn_case_oracle(&c, want, 0);
                 double err = attn_case_error(&c, want);
-                if (!(err <= (q_len <= 8 ? attn_format_rounding(v_formats[j]) : 2e-6)))
+                if (!(err <=
+                      (q_len <= 8 ? attn_format_rounding(k_formats[i], v_formats[j]) : 2e-6)))
                     fail_msg("formats %d and %d, q_len %u: error %.3g", k_formats[i], v_formats[j],
                              q_len, err);
                 free(want);
@@ -188,7 +189,7 @@ static void indices_do_not_overflow(void **state)
         /* Queries rounded to int16; or the longest chain of f32 additions, of chunks of 512. */
         const double bound = cases[i].window ? 5e-4 : TOKENS * 0x1p-24 / 512;
         print_message("formats %d, %d: error %.2g\n", cases[i].k, cases[i].v, sqrt(err / ref));
-        assert_true(sqrt(err / ref) < bound + attn_format_rounding(cases[i].v));
+        assert_true(sqrt(err / ref) < bound + attn_format_rounding(cases[i].k, cases[i].v));
         munmap(h.pages, bytes);
     }
     free(table);

@@ -6,10 +6,18 @@ t run --help
 t run -m x --help
 t chat --help
 t info --help
+t eval --help
 t bench --help
 t bench engine --help
 t bench codec --help
+t bench snapshot --help
+t snapshot --help
+t snapshot info --help
+t snapshot verify --help
+t snapshot export --help
+t snapshot compact --help
 t --version
-for c in "" run chat info bench "bench engine" "bench codec"; do
+for c in "" run chat info eval bench "bench engine" "bench codec" "bench snapshot" snapshot \
+    "snapshot info" "snapshot verify" "snapshot export" "snapshot compact"; do
     "$TQ" $c --help | awk -v c="$c" 'length > 80 { print "wide: tq " c ": " $0 }'
 done

@@ -80,3 +80,19 @@ t bench engine -m a --kv nope
 t bench codec --dim 0
 t bench codec --dim 2000
 t bench codec extra
+t run -m a -p b --prefix-limit 1G
+t run -m a -p b --prefix-store d --prefix-limit 1G --prefix-limit 2G
+t run -m a --load s --prefix-store d
+t run -m a --load s -p b -f c
+t snapshot
+t snapshot inof
+t snapshot info
+t snapshot info a b
+t snapshot compact a
+t snapshot export a --what heads
+t snapshot export a --what text
+t snapshot export a --what keys
+t snapshot export a -o b
+t snapshot export a --layer 1
+t snapshot export a -m b
+t bench snapshot

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: MIT */
+/* bench_snapshot.c — `tq bench snapshot`: what saving and restoring cost, beside what they replace.
+ *
+ * Policy: the disk is measured beside the snapshot, in turns, on files of the same size in the same
+ * folder: a plain file is written in pieces of 1 MiB and brought to the disk (fsync), and is read
+ * in such pieces. Before each reading the system is told to forget the file, so that the disk is
+ * measured and not memory. Ratios are taken within a round, then the median over rounds.
+ */
+#define _GNU_SOURCE
+#include "args.h"
+#include "commands.h"
+#include "engine.h"
+#include "out.h"
+#include "setup.h"
+#include "snapshot.h"
+#include "text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_ROUNDS = 100, PIECE = 1 << 20 };
+
+typedef enum step { PLAIN_WRITE, SAVE, PLAIN_READ, LOAD, LOAD_AGAIN, N_STEPS } step;
+
+typedef struct bench {
+    setup setup;
+    const char *dir;
+    uint32_t n_tokens, n_rounds;
+    tqe_model *model;
+    tqe_session *session;
+    int32_t *ids;
+    uint64_t file_bytes;
+    double compute_s;
+    double seconds[N_STEPS][MAX_ROUNDS];
+    char snapshot[4096], plain[4096];
+    char *piece; /* [PIECE] */
+} bench;
+
+static int compare(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const double *v, size_t n)
+{
+    double sorted[MAX_ROUNDS];
+    memcpy(sorted, v, n * sizeof *v);
+    qsort(sorted, n, sizeof *sorted, compare);
+    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+
+/* Speed of b over that of a, within each round. */
+static double median_ratio(const double *a, const double *b, size_t n)
+{
+    double ratio[MAX_ROUNDS];
+    for (size_t i = 0; i < n; i++) {
+        ratio[i] = a[i] / b[i];
+    }
+    return median(ratio, n);
+}
+
+static bool failed(const char *path)
+{
+    msg_error("'%s': %s", path, strerror(errno));
+    return false;
+}
+
+/* Only pages that have reached the disk can be forgotten. */
+static void forget(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        fdatasync(fd);
+        posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+        close(fd);
+    }
+}
+
+static bool plain_write(const bench *b)
+{
+    int fd = open(b->plain, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        return failed(b->plain);
+    }
+    bool ok = true;
+    for (uint64_t left = b->file_bytes; ok && left > 0;) {
+        ssize_t n = write(fd, b->piece, left < PIECE ? (size_t)left : PIECE);
+        ok = n > 0;
+        left -= ok ? (uint64_t)n : 0;
+    }
+    ok = ok && fsync(fd) == 0;
+    ok = close(fd) == 0 && ok;
+    return ok || failed(b->plain);
+}
+
+static bool plain_read(const bench *b)
+{
+    int fd = open(b->plain, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return failed(b->plain);
+    }
+    ssize_t n;
+    do {
+        n = read(fd, b->piece, PIECE);
+    } while (n > 0);
+    close(fd);
+    return n == 0 || failed(b->plain);
+}
+
+static bool do_step(bench *b, step what)
+{
+    tqe_error err = {0};
+    tqe_status st = TQE_OK;
+    bool ok = true;
+    switch (what) {
+    case PLAIN_WRITE:
+        ok = plain_write(b);
+        break;
+    case PLAIN_READ:
+        ok = plain_read(b);
+        break;
+    case SAVE:
+        st = tqe_session_save(b->session, b->snapshot, &err);
+        break;
+    case LOAD:
+    case LOAD_AGAIN:
+        st = tqe_session_load(b->session, b->snapshot, &err);
+        break;
+    case N_STEPS:
+        break;
+    }
+    if (st != TQE_OK) {
+        msg_error("%s", err.text);
+    }
+    return ok && st == TQE_OK;
+}
+
+static bool timed(bench *b, step what, size_t round)
+{
+    tqe_error err = {0};
+    if (what == PLAIN_READ || what == LOAD) {
+        forget(what == LOAD ? b->snapshot : b->plain);
+    }
+    if (what == LOAD || what == LOAD_AGAIN) {
+        tqe_session_truncate(b->session, 0, &err); /* restoring begins with an empty session */
+    }
+    double start = text_now();
+    if (!do_step(b, what)) {
+        return false;
+    }
+    b->seconds[what][round] = text_now() - start;
+    return true;
+}
+
+/* ---- Report ------------------------------------------------------------------------------- */
+
+static void put_row(const bench *b, const char *what, step s, double ratio)
+{
+    double t = median(b->seconds[s], b->n_rounds);
+    out_printf("%-30s%10.1f ms%10.0f MB/s", what, 1e3 * t, (double)b->file_bytes / t / 1e6);
+    if (ratio > 0) {
+        out_printf("%8.2f", ratio);
+    }
+    out_write("\n", 1);
+}
+
+static void report(const bench *b)
+{
+    char size[32], count[32];
+    tqe_session_info info;
+    size_t n = b->n_rounds;
+    tqe_session_get_info(b->session, &info);
+    out_printf("%s tokens, %s, %s; median of %zu\n\n", text_count(count, b->n_tokens), info.kv,
+               text_size(size, b->file_bytes), n);
+    out_printf("%s%-30s%13s%15s%8s%s\n", out_bold(), "", "time", "speed", "ratio", out_plain());
+    put_row(b, "plain file, written", PLAIN_WRITE, 0);
+    put_row(b, "snapshot, saved", SAVE, median_ratio(b->seconds[PLAIN_WRITE], b->seconds[SAVE], n));
+    put_row(b, "plain file, read", PLAIN_READ, 0);
+    put_row(b, "snapshot, restored", LOAD,
+            median_ratio(b->seconds[PLAIN_READ], b->seconds[LOAD], n));
+    put_row(b, "snapshot, restored from memory", LOAD_AGAIN, 0);
+    out_printf("ratio: speed over that of the plain file, median over the rounds\n\n");
+    double cold = median(b->seconds[LOAD], n), warm = median(b->seconds[LOAD_AGAIN], n);
+    out_printf("computing the tokens %.1f ms: restoring is %.0f times faster, %.0f times from "
+               "memory\n",
+               1e3 * b->compute_s, b->compute_s / cold, b->compute_s / warm);
+}
+
+/* ---- The run ------------------------------------------------------------------------------ */
+
+static bool compute(bench *b)
+{
+    tqe_model_info info;
+    tqe_error err = {0};
+    tqe_model_get_info(b->model, &info);
+    b->ids = malloc(b->n_tokens * sizeof *b->ids);
+    b->piece = malloc(PIECE);
+    if (!b->ids || !b->piece) {
+        msg_error("not enough memory");
+        return false;
+    }
+    memset(b->piece, 0x5a, PIECE);
+    for (uint32_t i = 0; i < b->n_tokens; i++) {
+        b->ids[i] = (int32_t)(i * 7919u % info.n_vocab);
+    }
+    double start = text_now();
+    if (tqe_session_eval(b->session, b->ids, b->n_tokens, NULL, NULL, NULL, &err) != TQE_OK) {
+        msg_error("%s", err.text);
+        return false;
+    }
+    b->compute_s = text_now() - start;
+    return true;
+}
+
+static bool run_rounds(bench *b)
+{
+    tqe_snapshot *f = NULL;
+    tqe_snapshot_info info;
+    tqe_error err = {0};
+    if (!do_step(b, SAVE)) {
+        return false;
+    }
+    if (tqe_snapshot_open(&f, b->snapshot, &err) != TQE_OK) {
+        msg_error("%s", err.text);
+        return false;
+    }
+    tqe_snapshot_get_info(f, &info);
+    tqe_snapshot_close(f);
+    b->file_bytes = info.file_bytes;
+    for (size_t r = 0; r < b->n_rounds; r++) {
+        char line[64];
+        snprintf(line, sizeof line, "round %zu of %u", r + 1, b->n_rounds);
+        msg_status(line);
+        for (int s = 0; s < N_STEPS; s++) {
+            if (!timed(b, (step)s, r)) {
+                return false;
+            }
+        }
+    }
+    msg_status(NULL);
+    return true;
+}
+
+static bool name_files(bench *b)
+{
+    static const char *const names[] = {"tq-bench.tqs", "tq-bench.plain"};
+    char *paths[] = {b->snapshot, b->plain};
+    for (int i = 0; i < 2; i++) {
+        int n = snprintf(paths[i], sizeof b->plain, "%s/%s", b->dir, names[i]);
+        if (n < 0 || (size_t)n >= sizeof b->plain) {
+            msg_error("--dir: the name is too long");
+            return false;
+        }
+        if (access(paths[i], F_OK) == 0) {
+            msg_error("'%s' is there already: remove it, or take another folder with --dir",
+                      paths[i]);
+            return false;
+        }
+    }
+    return true;
+}
+
+int bench_snapshot(int argc, char **argv)
+{
+    static bench b = {.setup = SETUP_INIT, .dir = ".", .n_tokens = 4000, .n_rounds = 5};
+    arg_option options[] = {
+        OPT_MODEL(b.setup),
+        {.group = "Work",
+         .letter = 'p',
+         .name = "prompt",
+         .meta = "N",
+         .kind = ARG_COUNT,
+         .dst = &b.n_tokens,
+         .min = 1,
+         .max = SETUP_MAX_CTX,
+         .help = "tokens that are computed, saved and restored (default 4000)"},
+        {.letter = 'r',
+         .name = "rounds",
+         .meta = "N",
+         .kind = ARG_COUNT,
+         .dst = &b.n_rounds,
+         .min = 1,
+         .max = MAX_ROUNDS,
+         .help = "timed rounds (default 5)"},
+        {.name = "dir",
+         .meta = "DIR",
+         .kind = ARG_STRING,
+         .dst = &b.dir,
+         .help = "folder for two files, which are removed at the end (default: this one)"},
+        OPT_KV(b.setup),
+        OPT_THREADS(b.setup),
+        OPT_ISA(b.setup),
+    };
+    arg_command cmd = {
+        .name = "tq bench snapshot",
+        .summary = "saving and restoring, beside the disk and beside computing",
+        .synopsis = "  tq bench snapshot -m FILE [options]\n",
+        .options = options,
+        .n_options = sizeof options / sizeof options[0],
+        .notes = "A plain file of the same size is written and read in turn with the snapshot.\n"
+                 "What is read is dropped from memory before, where the system does that.\n",
+        .examples = "  tq bench snapshot -m model.gguf --kv turbo:k8v3 -p 4000 -t 1\n",
+    };
+    arg_result r = args_parse(&cmd, argc, argv, NULL);
+    if (r != ARGS_OK) {
+        return r == ARGS_HELP ? TQ_EXIT_OK : TQ_EXIT_USAGE;
+    }
+    if (!setup_check(&b.setup)) {
+        args_hint(&cmd);
+        return TQ_EXIT_USAGE;
+    }
+    if (!name_files(&b)) {
+        return TQ_EXIT_FAILED;
+    }
+    b.setup.n_ctx = b.n_tokens;
+    bool ok = setup_open(&b.setup, &b.model, &b.session) && compute(&b) && run_rounds(&b);
+    if (ok) {
+        report(&b);
+    }
+    unlink(b.snapshot);
+    unlink(b.plain);
+    free(b.ids);
+    free(b.piece);
+    tqe_session_free(b.session);
+    tqe_model_free(b.model);
+    return ok ? TQ_EXIT_OK : TQ_EXIT_FAILED;
+}

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: MIT */
+/* eval_table.c — the result for people at a terminal, within 100 columns, and as CSV.
+ *
+ * Policy: the noise floor (f16 against f32, and one engine against the other) stands in every table
+ * of divergences: what is not far above it has not been measured.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "evaluation.h"
+#include "out.h"
+#include "text.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_COLUMNS = 20, SHOWN_BUCKETS = 8, SHOWN_PEERS = 5 };
+
+static void heading(const char *text)
+{
+    out_printf("\n%s%s%s\n", out_bold(), text, out_plain());
+}
+
+/* A name, shortened with "..." when the table has no room for it. */
+static void put_name(const char *s)
+{
+    size_t n = strlen(s);
+    if (n < NAME_COLUMNS) {
+        out_printf("%-*s", NAME_COLUMNS, s);
+    } else {
+        out_printf("%.*s... ", NAME_COLUMNS - 4, s);
+    }
+}
+
+/* "16.3 ±1.7": the half width of the interval, which is symmetric. */
+static void put_pm(tqe_estimate v, double scale, int width, int pm_width)
+{
+    char a[32], b[32];
+    eval_number(a, v.value * scale);
+    out_printf(" %*s", width, a);
+    if (isfinite(v.high)) {
+        out_printf(" \xc2\xb1%-*s", pm_width, eval_number(b, (v.high - v.value) * scale));
+    } else {
+        out_printf("  %*s", pm_width, "");
+    }
+}
+
+static void put_percent_pm(tqe_estimate v, int pm_width)
+{
+    out_printf(" %6.2f", v.value * 100);
+    if (isfinite(v.high)) {
+        out_printf(" \xc2\xb1%-*.2f", pm_width, (v.high - v.value) * 100);
+    } else {
+        out_printf("  %*s", pm_width, "");
+    }
+}
+
+static void put_divergence(const evaluation *e, const eval_row *rows)
+{
+    char a[32], b[32];
+    heading("Divergence: KL in 1e-3 nats, mean, median and 99th percentile over positions");
+    out_printf("%-*s%6s  %-15s%8s %8s   %-13s%8s  %s\n", NAME_COLUMNS, "", "bits", "   mean KL",
+               "median", "p99", "same top, %", "PPL", "PPL change, %");
+    for (size_t i = 0; i < e->n_sides; i++) {
+        const eval_row *r = &rows[i];
+        put_name(r->label);
+        out_printf("%6.2f ", r->bits);
+        if (!r->reference) {
+            out_printf("%-15s%8s %8s  %14s%9.3f\n", "   reference", "", "", "", r->ppl.value);
+            continue;
+        }
+        put_pm(r->kl_mean, 1e3, 7, 6);
+        out_printf("%8s %8s ", eval_number(a, r->kl_median.value * 1e3),
+                   eval_number(b, r->kl_p99.value * 1e3));
+        put_percent_pm(r->same_top, 6);
+        out_printf("%8.3f ", r->ppl.value);
+        out_printf("%+7.2f", (r->ppl_change.value - 1) * 100);
+        if (isfinite(r->ppl_change.high)) {
+            out_printf(" \xc2\xb1%.2f", (r->ppl_change.high - r->ppl_change.value) * 100);
+        }
+        out_write("\n", 1);
+    }
+    out_printf("f16 is the noise floor. \xc2\xb1: half of the 95 %% interval over %zu %s.\n",
+               e->n_windows, e->n_windows == 1 ? "window (none for one)" : "windows");
+}
+
+/* Peers that have a place on the chart. */
+static size_t list_peers(const evaluation *e, size_t *dst)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < e->n_sides && n < SHOWN_PEERS; i++) {
+        if (e->sides[i].is_peer && !eval_is_reference(e, i)) {
+            dst[n++] = i;
+        }
+    }
+    return n;
+}
+
+/* Ratios are near 1, where two decimals say enough. */
+static const char *short_number(char dst[32], double v)
+{
+    double a = fabs(v);
+    snprintf(dst, 32, "%.*f", a < 0.0995 ? 3 : a < 9.995 ? 2 : a < 99.95 ? 1 : 0, v);
+    return dst;
+}
+
+static void put_size_and_ratios(const evaluation *e, const eval_row *rows)
+{
+    size_t peers[SHOWN_PEERS], n_peers = list_peers(e, peers);
+    char line[96];
+    if (n_peers) {
+        heading("Size, and mean KL over that of llama.cpp's caches, paired by window");
+    } else {
+        heading("Size");
+    }
+    out_printf("%-*s%6s%9s%8s", NAME_COLUMNS, "", "bits", "B/token", "of f16");
+    for (size_t k = 0; k < n_peers; k++) {
+        snprintf(line, sizeof line, "\xc3\x97 %s", e->sides[peers[k]].kv);
+        out_printf("%15s", line);
+    }
+    out_write("\n", 1);
+    for (size_t i = 0; i < e->n_sides; i++) {
+        const eval_row *r = &rows[i];
+        put_name(r->label);
+        out_printf("%6.2f%9.0f%7.1f%%", r->bits, r->bytes_per_token,
+                   100 * r->bytes_per_token / rows[1].bytes_per_token);
+        for (size_t k = 0; r->reference && k < n_peers; k++) {
+            tqe_estimate ratio = eval_kl_ratio(e, i, peers[k]);
+            char a[32], b[32];
+            if (i == peers[k]) {
+                out_printf("%14s", "1");
+            } else if (isfinite(ratio.high)) {
+                snprintf(line, sizeof line, "%s \xc2\xb1%s", short_number(a, ratio.value),
+                         short_number(b, ratio.high - ratio.value));
+                out_printf("%15s", line); /* two bytes make one column */
+            } else {
+                out_printf("%14s", short_number(a, ratio.value));
+            }
+        }
+        out_write("\n", 1);
+    }
+    if (n_peers) {
+        out_printf("Ratios are geometric means over windows; the upper arm of the interval is "
+                   "shown.\n");
+    }
+}
+
+static void put_positions(const evaluation *e, const eval_row *rows)
+{
+    char a[32];
+    size_t step = (e->n_buckets + SHOWN_BUCKETS - 1) / SHOWN_BUCKETS;
+    heading("Mean KL by position, 1e-3 nats");
+    out_printf("%-*s", NAME_COLUMNS, "");
+    for (size_t b = 0; b < e->n_buckets; b += step) {
+        size_t end = (b + step) * e->bucket_width;
+        snprintf(a, sizeof a, "..%zu", end < e->n_ctx ? end : (size_t)e->n_ctx);
+        out_printf("%9s", a);
+    }
+    out_write("\n", 1);
+    for (size_t i = 1; i < e->n_sides; i++) {
+        put_name(rows[i].label);
+        for (size_t b = 0; b < e->n_buckets; b += step) {
+            double sum = 0;
+            size_t n = 0;
+            for (size_t k = b; k < b + step && k < e->n_buckets; k++, n++) {
+                sum += rows[i].bucket_kl[k];
+            }
+            out_printf("%9s", eval_number(a, sum / (double)n * 1e3));
+        }
+        out_write("\n", 1);
+    }
+}
+
+static void put_needles(const evaluation *e, const eval_row *rows)
+{
+    uint32_t *lengths = calloc(e->n_needles, sizeof *lengths);
+    double *depths = calloc(e->n_needles, sizeof *depths);
+    size_t nl = lengths && depths ? eval_needle_lengths(e, lengths) : 0;
+    size_t nd = nl ? eval_needle_depths(e, depths) : 0;
+    char a[32];
+    out_printf("\n%sNeedles: right answers of %zu, %% (95 %% interval); by length, then by "
+               "depth%s\n",
+               out_bold(), e->n_needles, out_plain());
+    nl = nl > 6 ? 6 : nl;
+    nd = nd > 6 ? 6 : nd;
+    out_printf("%-*s%-17s", NAME_COLUMNS, "", "  all");
+    for (size_t k = 0; k < nl; k++) {
+        snprintf(a, sizeof a, "%u", lengths[k]);
+        out_printf("%6s", a);
+    }
+    out_printf("  |");
+    for (size_t k = 0; k < nd; k++) {
+        snprintf(a, sizeof a, "%g", depths[k]);
+        out_printf("%6s", a);
+    }
+    out_write("\n", 1);
+    for (size_t i = 0; i < e->n_sides; i++) {
+        const tqe_estimate *v = &rows[i].needles;
+        size_t n;
+        put_name(rows[i].label);
+        snprintf(a, sizeof a, "%5.1f (%.0f-%.0f)", v->value * 100, v->low * 100, v->high * 100);
+        out_printf("%-17s", a);
+        for (size_t k = 0; k < nl + nd; k++) {
+            size_t hits = k < nl ? eval_needle_hits(e, i, lengths[k], -1, &n)
+                                 : eval_needle_hits(e, i, 0, depths[k - nl], &n);
+            out_printf("%s%6.0f", k == nl ? "  |" : "", 100.0 * (double)hits / (double)(n ? n : 1));
+        }
+        out_write("\n", 1);
+    }
+    free(lengths);
+    free(depths);
+}
+
+void eval_put_tables(const evaluation *e, const eval_row *rows)
+{
+    if (e->n_windows) {
+        put_divergence(e, rows);
+        put_size_and_ratios(e, rows);
+        put_positions(e, rows);
+    }
+    if (e->n_needles) {
+        put_needles(e, rows);
+    }
+    out_flush();
+}
+
+/* ---- CSV: one value a row ---------------------------------------------------------------- */
+
+typedef struct csv {
+    FILE *f;
+    const eval_row *row;
+} csv;
+
+static void csv_value(const csv *c, const char *metric, const char *scope, tqe_estimate v)
+{
+    const double parts[3] = {v.value, v.low, v.high};
+    /* A scheme may hold commas and, in a file's name, quotes. */
+    fprintf(c->f, "%s,\"", c->row->side->is_peer ? "llama" : "tq");
+    for (const char *s = c->row->side->kv; *s; s++) {
+        fprintf(c->f, "%s%c", *s == '"' ? "\"" : "", *s);
+    }
+    fprintf(c->f, "\",%s,%s", metric, scope);
+    for (int i = 0; i < 3; i++) {
+        if (isfinite(parts[i])) {
+            fprintf(c->f, ",%.10g", parts[i]);
+        } else {
+            fputc(',', c->f);
+        }
+    }
+    fputc('\n', c->f);
+}
+
+static void csv_plain(const csv *c, const char *metric, const char *scope, double v)
+{
+    csv_value(c, metric, scope, (tqe_estimate){v, NAN, NAN});
+}
+
+static void csv_windows(const evaluation *e, const csv *c, size_t i)
+{
+    const eval_row *r = c->row;
+    char scope[64], name[32];
+    csv_plain(c, "bits_per_element", "all", r->bits);
+    csv_plain(c, "bytes_per_token", "all", r->bytes_per_token);
+    csv_value(c, "kl_mean", "all", r->kl_mean);
+    csv_value(c, "kl_median", "all", r->kl_median);
+    csv_value(c, "kl_p99", "all", r->kl_p99);
+    csv_value(c, "same_top", "all", r->same_top);
+    csv_value(c, "perplexity", "all", r->ppl);
+    csv_value(c, "perplexity_factor", "all", r->ppl_change);
+    for (size_t k = 0; r->reference && k < e->n_sides; k++) {
+        if (e->sides[k].is_peer && !eval_is_reference(e, k)) {
+            snprintf(scope, sizeof scope, "llama %.50s", e->sides[k].kv);
+            csv_value(c, "kl_ratio", scope, eval_kl_ratio(e, i, k));
+        }
+    }
+    for (size_t b = 0; b < e->n_buckets; b++) {
+        snprintf(scope, sizeof scope, "position %s", eval_bucket_name(e, b, name));
+        csv_plain(c, "kl_mean", scope, r->bucket_kl[b]);
+        csv_plain(c, "same_top", scope, r->bucket_same_top[b]);
+    }
+    for (size_t w = 0; w < e->n_windows; w++) {
+        snprintf(scope, sizeof scope, "window %zu", w + 1);
+        csv_plain(c, "kl_mean", scope, e->records[w * e->n_sides + i].kl_mean);
+        csv_plain(c, "nll", scope, e->records[w * e->n_sides + i].nll);
+    }
+}
+
+static void csv_needles(const evaluation *e, const csv *c, size_t i, const uint32_t *lengths,
+                        size_t nl, const double *depths, size_t nd)
+{
+    char scope[64];
+    csv_value(c, "needles_right", "all", c->row->needles);
+    for (size_t k = 0; k < nl * nd; k++) {
+        size_t n, hits = eval_needle_hits(e, i, lengths[k / nd], depths[k % nd], &n);
+        snprintf(scope, sizeof scope, "tokens %u depth %g", lengths[k / nd], depths[k % nd]);
+        if (n) {
+            csv_plain(c, "needles_right", scope, (double)hits / (double)n);
+        }
+    }
+}
+
+bool eval_write_csv(const evaluation *e, const eval_row *rows, const char *path)
+{
+    char *text = NULL;
+    size_t n = 0;
+    uint32_t *lengths = calloc(e->n_needles + 1, sizeof *lengths);
+    double *depths = calloc(e->n_needles + 1, sizeof *depths);
+    csv c = {.f = open_memstream(&text, &n)};
+    bool ok = lengths && depths && c.f;
+    if (ok) {
+        size_t nl = eval_needle_lengths(e, lengths), nd = eval_needle_depths(e, depths);
+        fputs("engine,kv,metric,scope,value,low,high\n", c.f);
+        for (size_t i = 0; i < e->n_sides; i++) {
+            c.row = &rows[i];
+            if (e->n_windows) {
+                csv_windows(e, &c, i);
+            }
+            if (e->n_needles) {
+                csv_needles(e, &c, i, lengths, nl, depths, nd);
+            }
+        }
+    }
+    if (c.f && fclose(c.f) != 0) {
+        ok = false;
+    }
+    if (!ok) {
+        msg_error("not enough memory to write '%s'", path);
+    }
+    ok = ok && eval_write_file(path, text, n);
+    free(text);
+    free(lengths);
+    free(depths);
+    return ok;
+}

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: MIT */
+/* file_atomic.c — write beside, bring to the disk, rename.
+ *
+ * The order is the whole point: data and length reach the disk before the name does (fsync of the
+ * file, then rename, then fsync of the folder), so that after a crash the name leads to the old
+ * file or to a whole new one. A writer that dies leaves a temporary file. It is told from one that
+ * is being written by a lock: a writer holds flock() on its file, and the kernel lets go of it
+ * whatever the writer dies of, on this boot or an earlier one. So who can lock a temporary file may
+ * remove it; no process number is compared with anything.
+ */
+#include "file_atomic.h"
+
+#include "engine_priv.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Ask for write-back each time this much was written: the disk works while pages are encoded. */
+#define START_BYTES ((uint64_t)8 << 20)
+
+static tqe_status io_error(tqe_error *err, const char *verb, const char *path, int code)
+{
+    char text[128];
+    return tqe_fail(err, TQE_ERR_IO, "cannot %s '%s': %s", verb, path,
+                    strerror_r(code, text, sizeof(text)));
+}
+
+/* ---- Temporary files ------------------------------------------------------------------------ */
+
+static const char temp_prefix[] = ".tq-", temp_suffix[] = ".tmp";
+enum { TEMP_HEX = 16, TEMP_LEN = 4 + TEMP_HEX + 4 };
+
+static bool is_temp(const char *name)
+{
+    if (strlen(name) != TEMP_LEN || memcmp(name, temp_prefix, 4) != 0 ||
+        memcmp(name + 4 + TEMP_HEX, temp_suffix, 4) != 0) {
+        return false;
+    }
+    return strspn(name + 4, "0123456789abcdef") == TEMP_HEX;
+}
+
+size_t tqe_atomic_sweep(int dir_fd)
+{
+    /* A descriptor of its own: a folder has one reading position per open. */
+    const int fd = openat(dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (dir == NULL) {
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+        return 0; /* a folder that cannot be listed is no reason not to write into it */
+    }
+    size_t n = 0;
+    for (struct dirent *e = readdir(dir); e != NULL; e = readdir(dir)) {
+        if (!is_temp(e->d_name)) {
+            continue;
+        }
+        const int t = openat(dir_fd, e->d_name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+        if (t < 0) {
+            continue;
+        }
+        struct stat sb;
+        if (fstat(t, &sb) == 0 && S_ISREG(sb.st_mode) && flock(t, LOCK_EX | LOCK_NB) == 0 &&
+            unlinkat(dir_fd, e->d_name, 0) == 0) {
+            n++;
+        }
+        (void)close(t);
+    }
+    (void)closedir(dir);
+    return n;
+}
+
+/* A new file under a name that no one else has, locked. A sweeper may come between the creation
+ * and the lock: then the file is given up and another name is tried. */
+static int create_temp(tqe_atomic_file *f, unsigned mode)
+{
+    for (int attempt = 0; attempt < 64; attempt++) {
+        uint64_t r = 0;
+        if (getrandom(&r, sizeof(r), 0) != (ssize_t)sizeof(r)) {
+            return errno != 0 ? errno : EIO;
+        }
+        (void)snprintf(f->temp, sizeof(f->temp), "%s%016llx%s", temp_prefix, (unsigned long long)r,
+                       temp_suffix);
+        f->fd = openat(f->dir_fd, f->temp, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                       (mode_t)mode);
+        if (f->fd < 0) {
+            if (errno == EEXIST) {
+                continue;
+            }
+            return errno;
+        }
+        struct stat sb;
+        const bool locked = flock(f->fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+        if (locked && fstat(f->fd, &sb) == 0 && sb.st_nlink > 0) {
+            return 0;
+        }
+        (void)close(f->fd);
+        f->fd = -1;
+    }
+    return EEXIST;
+}
+
+/* ---- Writing -------------------------------------------------------------------------------- */
+
+static void release(tqe_atomic_file *f)
+{
+    if (f->fd >= 0) {
+        (void)close(f->fd);
+    }
+    if (f->dir_fd >= 0) {
+        (void)close(f->dir_fd);
+    }
+    free(f->buf);
+    free(f->path);
+    *f = (tqe_atomic_file){.fd = -1, .dir_fd = -1};
+}
+
+void tqe_atomic_discard(tqe_atomic_file *f)
+{
+    if (f->path == NULL) {
+        return;
+    }
+    if (f->fd >= 0) {
+        (void)unlinkat(f->dir_fd, f->temp, 0);
+    }
+    release(f);
+}
+
+/* The folder of path, opened; *name is the rest. path is written to and restored. */
+static int open_folder(char *path, char **name)
+{
+    const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+    char *slash = strrchr(path, '/');
+    *name = slash != NULL ? slash + 1 : path;
+    if (slash == NULL || slash == path) {
+        return open(slash == NULL ? "." : "/", flags);
+    }
+    *slash = '\0';
+    const int fd = open(path, flags);
+    *slash = '/';
+    return fd;
+}
+
+void tqe_atomic_sweep_beside(const char *path)
+{
+    char *copy = strdup(path), *name = NULL;
+    const int fd = copy != NULL ? open_folder(copy, &name) : -1;
+    if (fd >= 0) {
+        (void)tqe_atomic_sweep(fd);
+        (void)close(fd);
+    }
+    free(copy);
+}
+
+/* What the target is: renaming over a device or a folder would do something else than was asked
+ * for. Then the temporary file. f->dir_fd is set, or code says why not. */
+static tqe_status begin(tqe_atomic_file *f, const char *path, unsigned mode, int code,
+                        tqe_error *err)
+{
+    struct stat sb;
+    if (code == 0 && f->name[0] == '\0') {
+        code = EISDIR;
+    } else if (code == 0 && fstatat(f->dir_fd, f->name, &sb, 0) == 0) {
+        code = S_ISDIR(sb.st_mode) ? EISDIR : 0;
+        if (code == 0 && !S_ISREG(sb.st_mode)) {
+            release(f);
+            return tqe_fail(err, TQE_ERR_IO, "cannot write '%s': it is not a regular file", path);
+        }
+    }
+    if (code == 0) {
+        code = create_temp(f, mode);
+    }
+    if (code != 0) {
+        release(f);
+        return io_error(err, "write", path, code);
+    }
+    return TQE_OK;
+}
+
+static tqe_status allocate(tqe_atomic_file *f, const char *path, tqe_error *err)
+{
+    *f = (tqe_atomic_file){.fd = -1, .dir_fd = -1};
+    f->path = strdup(path);
+    f->buf = malloc(TQE_ATOMIC_BUF_BYTES);
+    if (f->path == NULL || f->buf == NULL) {
+        release(f);
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
+    }
+    return TQE_OK;
+}
+
+tqe_status tqe_atomic_open(tqe_atomic_file *f, const char *path, unsigned mode, tqe_error *err)
+{
+    const tqe_status st = allocate(f, path, err);
+    if (st != TQE_OK) {
+        return st;
+    }
+    f->dir_fd = open_folder(f->path, &f->name);
+    return begin(f, path, mode, f->dir_fd < 0 ? errno : 0, err);
+}
+
+tqe_status tqe_atomic_open_at(tqe_atomic_file *f, int dir_fd, const char *name, unsigned mode,
+                              tqe_error *err)
+{
+    const tqe_status st = allocate(f, name, err);
+    if (st != TQE_OK) {
+        return st;
+    }
+    f->name = f->path;
+    f->dir_fd = fcntl(dir_fd, F_DUPFD_CLOEXEC, 0);
+    return begin(f, name, mode, f->dir_fd < 0 ? errno : 0, err);
+}
+
+static tqe_status put(tqe_atomic_file *f, const void *p, size_t n, uint64_t off, tqe_error *err)
+{
+    const uint8_t *at = p;
+    while (n > 0) {
+        const ssize_t w = pwrite(f->fd, at, n, (off_t)off);
+        if (w < 0 && errno == EINTR) {
+            continue;
+        }
+        if (w <= 0) {
+            return io_error(err, "write", f->path, w < 0 ? errno : ENOSPC);
+        }
+        at += w;
+        off += (uint64_t)w;
+        n -= (size_t)w;
+    }
+    return TQE_OK;
+}
+
+static tqe_status flush(tqe_atomic_file *f, tqe_error *err)
+{
+    const tqe_status st = put(f, f->buf, f->n_buf, f->off, err);
+    if (st == TQE_OK) {
+        f->off += f->n_buf;
+        f->n_buf = 0;
+        if (f->off - f->n_started >= START_BYTES) {
+            (void)sync_file_range(f->fd, (off_t)f->n_started, (off_t)(f->off - f->n_started),
+                                  SYNC_FILE_RANGE_WRITE);
+            f->n_started = f->off;
+        }
+    }
+    return st;
+}
+
+tqe_status tqe_atomic_write(tqe_atomic_file *f, const void *p, size_t n, tqe_error *err)
+{
+    const uint8_t *at = p;
+    while (n > 0) {
+        size_t m = TQE_ATOMIC_BUF_BYTES - f->n_buf;
+        m = m < n ? m : n;
+        memcpy(f->buf + f->n_buf, at, m);
+        f->n_buf += m;
+        at += m;
+        n -= m;
+        if (f->n_buf == TQE_ATOMIC_BUF_BYTES) {
+            const tqe_status st = flush(f, err);
+            if (st != TQE_OK) {
+                return st;
+            }
+        }
+    }
+    return TQE_OK;
+}
+
+tqe_status tqe_atomic_write_at(tqe_atomic_file *f, const void *p, size_t n, uint64_t off,
+                               tqe_error *err)
+{
+    const tqe_status st = flush(f, err);
+    return st == TQE_OK ? put(f, p, n, off, err) : st;
+}
+
+tqe_status tqe_atomic_commit(tqe_atomic_file *f, bool durable, tqe_error *err)
+{
+    tqe_status st = flush(f, err);
+    if (st == TQE_OK && durable && fsync(f->fd) != 0) {
+        st = io_error(err, "write", f->path, errno);
+    }
+    if (st == TQE_OK && renameat(f->dir_fd, f->temp, f->dir_fd, f->name) != 0) {
+        st = io_error(err, "write", f->path, errno);
+    }
+    if (st != TQE_OK) {
+        tqe_atomic_discard(f);
+        return st;
+    }
+    /* Some file systems cannot sync a folder and need not. */
+    if (durable && fsync(f->dir_fd) != 0 && errno != EINVAL && errno != ENOTSUP) {
+        st = io_error(err, "bring to the disk the folder of", f->path, errno);
+    }
+    release(f);
+    return st;
+}
+
+/* ---- Reading -------------------------------------------------------------------------------- */
+
+tqe_status tqe_file_open(int *fd, uint64_t *size, const char *path, tqe_error *err)
+{
+    /* O_NONBLOCK: a named pipe must not keep us waiting for a writer. */
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*fd < 0) {
+        return io_error(err, "open", path, errno);
+    }
+    struct stat sb = {0};
+    const int code = fstat(*fd, &sb) != 0 ? errno : 0;
+    if (code != 0 || !S_ISREG(sb.st_mode)) {
+        (void)close(*fd);
+        *fd = -1;
+        return code != 0 ? io_error(err, "read", path, code)
+                         : tqe_fail(err, TQE_ERR_IO, "cannot read '%s': it is %s", path,
+                                    S_ISDIR(sb.st_mode) ? "a directory" : "not a regular file");
+    }
+    *size = (uint64_t)sb.st_size;
+    return TQE_OK;
+}
+
+tqe_status tqe_file_read(int fd, void *dst, size_t n, uint64_t off, const char *path,
+                         const char *what, tqe_error *err)
+{
+    uint8_t *at = dst;
+    while (n > 0) {
+        const ssize_t r = pread(fd, at, n, (off_t)off);
+        if (r < 0 && errno == EINTR) {
+            continue;
+        }
+        if (r < 0) {
+            return io_error(err, "read", path, errno);
+        }
+        if (r == 0) {
+            return tqe_fail(err, TQE_ERR_FORMAT, "'%s': the file ends inside %s at offset %llu",
+                            path, what, (unsigned long long)off);
+        }
+        at += r;
+        off += (uint64_t)r;
+        n -= (size_t)r;
+    }
+    return TQE_OK;
+}

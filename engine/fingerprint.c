@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: MIT */
+/* fingerprint.c — names for a model and for a scheme that no other one has.
+ *
+ * Rows of a cache make sense only with the weights that made them, so stored state carries the name
+ * of its model and is refused by any other. Hashing a file of 40 GB at each start would cost more
+ * than the reuse gains. The name therefore covers the whole header (every hyperparameter, the
+ * vocabulary, the list of tensors) and of each tensor 16 blocks of 4 KiB spread evenly, first and
+ * last included; tensors up to 64 KiB entirely. Another training step or quantisation changes all
+ * blocks. A single bit that flipped in a weight between the blocks is not noticed: checking a model
+ * file against damage is not what this is for. Cost: 64 KiB a tensor, about 20 MB for a large
+ * model.
+ */
+#include "engine_priv.h"
+#include "file_atomic.h"
+#include "snapshot.h"
+#include "snapshot_format.h"
+
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SAMPLES = 16, SAMPLE_BYTES = 4096 };
+
+/* Largest file that a scheme may name. */
+#define MAX_SCHEME_FILE ((uint64_t)64 << 20)
+
+static void add_u64(crypto_generichash_state *st, uint64_t v)
+{
+    uint8_t le[8];
+    for (int i = 0; i < 8; i++) {
+        le[i] = (uint8_t)(v >> (8 * i));
+    }
+    (void)crypto_generichash_update(st, le, sizeof(le));
+}
+
+static void add_tensor(crypto_generichash_state *st, const uint8_t *p, size_t n)
+{
+    add_u64(st, n);
+    if (n <= (size_t)SAMPLES * SAMPLE_BYTES) {
+        (void)crypto_generichash_update(st, p, n);
+        return;
+    }
+    const size_t span = n - SAMPLE_BYTES;
+    for (size_t i = 0; i < SAMPLES; i++) {
+        const size_t off = span / (SAMPLES - 1) * i;
+        (void)crypto_generichash_update(st, p + (i + 1 < SAMPLES ? off : span), SAMPLE_BYTES);
+    }
+}
+
+tqe_status tqe_model_fingerprint(const tqe_model *m, uint8_t id[TQE_ID_BYTES], tqe_error *err)
+{
+    static const uint8_t what[] = "tq model 1";
+    const tqe_gguf *g = &m->gguf;
+    crypto_generichash_state st;
+    if (sodium_init() < 0) {
+        return tqe_fail(err, TQE_ERR_UNSUPPORTED, "libsodium cannot start: no random numbers");
+    }
+    size_t header = g->size;
+    for (size_t i = 0; i < g->n_tensors; i++) {
+        header = g->tensors[i].off < header ? g->tensors[i].off : header;
+    }
+    (void)crypto_generichash_init(&st, what, sizeof(what), TQE_ID_BYTES);
+    add_u64(&st, g->size);
+    add_u64(&st, header);
+    (void)crypto_generichash_update(&st, g->data, header);
+    for (size_t i = 0; i < g->n_tensors; i++) {
+        add_tensor(&st, g->data + g->tensors[i].off, g->tensors[i].n_bytes);
+    }
+    (void)crypto_generichash_final(&st, id, TQE_ID_BYTES);
+    return TQE_OK;
+}
+
+tqe_status tqe_model_fingerprint_text(const tqe_model *m, char text[65], tqe_error *err)
+{
+    uint8_t id[TQE_ID_BYTES];
+    const tqe_status st = tqe_model_fingerprint(m, id, err);
+    if (st == TQE_OK) {
+        (void)sodium_bin2hex(text, 65, id, sizeof(id));
+    }
+    return st;
+}
+
+/* Another file under the same name is another scheme. */
+static tqe_status add_file(crypto_generichash_state *st, const char *path, tqe_error *err)
+{
+    int fd = -1;
+    uint64_t size = 0;
+    if (path[0] == '\0') {
+        add_u64(st, UINT64_MAX);
+        return TQE_OK;
+    }
+    tqe_status status = tqe_file_open(&fd, &size, path, err);
+    if (status != TQE_OK) {
+        return status;
+    }
+    uint8_t *bytes = size <= MAX_SCHEME_FILE ? malloc((size_t)size + 1) : NULL;
+    if (bytes == NULL) {
+        status = tqe_fail(err, TQE_ERR_NOMEM, "'%s' is too large for a file of a scheme", path);
+    } else {
+        status = tqe_file_read(fd, bytes, (size_t)size, 0, path, "the file", err);
+    }
+    if (status == TQE_OK) {
+        add_u64(st, size);
+        (void)crypto_generichash_update(st, bytes, (size_t)size);
+    }
+    free(bytes);
+    (void)close(fd);
+    return status;
+}
+
+tqe_status tqe_scheme_id(const char *canonical, uint8_t id[TQE_ID_BYTES], tqe_error *err)
+{
+    static const uint8_t what[] = "tq scheme 1";
+    crypto_generichash_state st;
+    tq_scheme scheme;
+    if (sodium_init() < 0) {
+        return tqe_fail(err, TQE_ERR_UNSUPPORTED, "libsodium cannot start: no random numbers");
+    }
+    if (tq_scheme_parse(&scheme, canonical, NULL, 0) != TQ_OK) {
+        return tqe_fail(err, TQE_ERR_SCHEME, "'%s' is no scheme", canonical);
+    }
+    (void)crypto_generichash_init(&st, what, sizeof(what), TQE_ID_BYTES);
+    add_u64(&st, strlen(canonical));
+    (void)crypto_generichash_update(&st, (const uint8_t *)canonical, strlen(canonical));
+    tqe_status status = add_file(&st, scheme.kmean, err);
+    if (status == TQE_OK) {
+        status = add_file(&st, scheme.layers, err);
+    }
+    if (status == TQE_OK) {
+        (void)crypto_generichash_final(&st, id, TQE_ID_BYTES);
+    }
+    return status;
+}

@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: MIT */
+/* prefix_disk.c — the disk tier of the prefix store.
+ *
+ * The folder is the index: the name of a file is its key, its time of change is its last use, its
+ * size is its size. There is nothing beside the files that could contradict them after kill -9, and
+ * several processes need no protocol: a file appears whole, by rename, and what two writers give
+ * one name is the same bytes. Files are not brought to the disk one by one, as snapshots are: every
+ * file is checked when it is read, so what a power cut damages is found and computed again.
+ *
+ * Writing has a thread and a queue with a limit in bytes. Who puts a page never waits: with a full
+ * queue the page is dropped, which costs a later process some time and nothing else. After an error
+ * (disk full, folder gone) nothing more is written by this process; reading goes on.
+ *
+ * Eviction removes the files that were not used for the longest time until nine tenths of the limit
+ * are left. A lock in the folder lets one process do that at a time; the others need not wait.
+ */
+#include "prefix_disk.h"
+
+#include "engine_priv.h"
+#include "file_atomic.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { HEX = 2 * TQE_ID_BYTES, NAME_BYTES = HEX + 16 };
+
+#define MAX_FILE ((uint64_t)1 << 32)
+
+typedef struct item {
+    struct item *next;
+    char name[NAME_BYTES];
+    uint8_t *bytes;
+    size_t n;
+} item;
+
+struct tqe_disk {
+    char *dir;
+    int dir_fd;
+    uint64_t limit_bytes, queue_limit;
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t mutex; /* guards all below */
+    pthread_cond_t work, idle;
+    item *first, *last;
+    uint64_t queue_bytes;
+    bool busy, stop, failed;
+    uint64_t folder_bytes; /* as far as this process knows */
+    tqe_disk_stats stats;
+    tqe_error problem;
+};
+
+static void name_of(char name[NAME_BYTES], tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES])
+{
+    (void)sodium_bin2hex(name, HEX + 1, key, TQE_ID_BYTES);
+    (void)strcpy(name + HEX, kind == TQE_DISK_PAGE ? ".page" : ".end");
+}
+
+static void complain(tqe_disk *d, const char *fmt, ...) TQE_PRINTF(2, 3);
+
+static void complain(tqe_disk *d, const char *fmt, ...)
+{
+    char text[400];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof(text), fmt, ap);
+    va_end(ap);
+    (void)pthread_mutex_lock(&d->mutex);
+    if (d->problem.code == TQE_OK) {
+        (void)tqe_fail(&d->problem, TQE_ERR_IO, "prefix store '%s': %s",
+                       tqe_quote(d->dir, strlen(d->dir)).text, text);
+    }
+    (void)pthread_mutex_unlock(&d->mutex);
+}
+
+/* ---- Eviction ------------------------------------------------------------------------------- */
+
+typedef struct entry {
+    char name[NAME_BYTES];
+    uint64_t bytes;
+    struct timespec used;
+} entry;
+
+static int by_use(const void *a, const void *b)
+{
+    const entry *x = a, *y = b;
+    if (x->used.tv_sec != y->used.tv_sec) {
+        return x->used.tv_sec < y->used.tv_sec ? -1 : 1;
+    }
+    return (x->used.tv_nsec > y->used.tv_nsec) - (x->used.tv_nsec < y->used.tv_nsec);
+}
+
+/* KEY.page, KEY.end, and either with .bad behind it. */
+static bool is_ours(const char *name)
+{
+    static const char *const ends[] = {".page", ".end", ".page.bad", ".end.bad"};
+    if (strspn(name, "0123456789abcdef") != HEX) {
+        return false;
+    }
+    for (size_t i = 0; i < 4; i++) {
+        if (strcmp(name + HEX, ends[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* All files of the folder, malloc'ed; *n and *total get their number and bytes. */
+static entry *list_folder(const tqe_disk *d, size_t *n, uint64_t *total)
+{
+    entry *list = NULL;
+    size_t cap = 0;
+    *n = 0;
+    *total = 0;
+    const int fd = openat(d->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (dir == NULL) {
+        if (fd >= 0) {
+            (void)close(fd);
+        }
+        return NULL;
+    }
+    for (struct dirent *e = readdir(dir); e != NULL; e = readdir(dir)) {
+        struct stat sb;
+        if (!is_ours(e->d_name) || fstatat(d->dir_fd, e->d_name, &sb, AT_SYMLINK_NOFOLLOW) != 0 ||
+            !S_ISREG(sb.st_mode)) {
+            continue;
+        }
+        if (*n == cap) {
+            cap = cap == 0 ? 256 : 2 * cap;
+            entry *grown = realloc(list, cap * sizeof(*list));
+            if (grown == NULL) {
+                break; /* what is listed suffices to evict some */
+            }
+            list = grown;
+        }
+        entry *at = &list[(*n)++];
+        (void)snprintf(at->name, sizeof(at->name), "%.*s", NAME_BYTES - 1, e->d_name);
+        at->bytes = (uint64_t)sb.st_size;
+        at->used = sb.st_mtim;
+        *total += at->bytes;
+    }
+    (void)closedir(dir);
+    return list;
+}
+
+static void evict(tqe_disk *d)
+{
+    size_t n = 0;
+    uint64_t total = 0, n_gone = 0;
+    const int lock = openat(d->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB) != 0) {
+        if (lock >= 0) {
+            (void)close(lock); /* another process is at it */
+        }
+        return;
+    }
+    entry *list = list_folder(d, &n, &total);
+    if (total > d->limit_bytes) {
+        qsort(list, n, sizeof(*list), by_use);
+        for (size_t i = 0; i < n && total > d->limit_bytes / 10 * 9; i++) {
+            if (unlinkat(d->dir_fd, list[i].name, 0) == 0) {
+                total -= list[i].bytes;
+                n_gone++;
+            }
+        }
+    }
+    free(list);
+    (void)close(lock);
+    (void)pthread_mutex_lock(&d->mutex);
+    d->folder_bytes = total;
+    d->stats.n_evicted += n_gone;
+    (void)pthread_mutex_unlock(&d->mutex);
+}
+
+/* ---- Writer --------------------------------------------------------------------------------- */
+
+static bool write_item(tqe_disk *d, const item *it)
+{
+    tqe_atomic_file f;
+    tqe_error err = {TQE_OK, ""};
+    tqe_status st = tqe_atomic_open_at(&f, d->dir_fd, it->name, 0600, &err);
+    if (st == TQE_OK) {
+        st = tqe_atomic_write(&f, it->bytes, it->n, &err);
+        if (st == TQE_OK) {
+            st = tqe_atomic_commit(&f, false, &err);
+        } else {
+            tqe_atomic_discard(&f);
+        }
+    }
+    if (st != TQE_OK) {
+        complain(d, "%s; nothing more is stored by this process", err.text);
+    }
+    return st == TQE_OK;
+}
+
+static void *writer(void *ctx)
+{
+    tqe_disk *d = ctx;
+    (void)pthread_mutex_lock(&d->mutex);
+    for (;;) {
+        while (d->first == NULL && !d->stop) {
+            (void)pthread_cond_wait(&d->work, &d->mutex);
+        }
+        if (d->first == NULL) {
+            break;
+        }
+        item *it = d->first;
+        d->first = it->next;
+        d->last = d->first != NULL ? d->last : NULL;
+        d->busy = true;
+        const bool skip = d->failed;
+        (void)pthread_mutex_unlock(&d->mutex);
+        const bool ok = !skip && write_item(d, it);
+        (void)pthread_mutex_lock(&d->mutex);
+        d->queue_bytes -= it->n;
+        d->failed = d->failed || !ok;
+        if (ok) {
+            d->stats.n_written++;
+            d->stats.bytes_written += it->n;
+            d->folder_bytes += it->n;
+        } else {
+            d->stats.n_dropped++;
+        }
+        if (ok && d->folder_bytes > d->limit_bytes) {
+            (void)pthread_mutex_unlock(&d->mutex);
+            evict(d);
+            (void)pthread_mutex_lock(&d->mutex);
+        }
+        free(it->bytes);
+        free(it);
+        d->busy = false;
+        if (d->first == NULL) {
+            (void)pthread_cond_broadcast(&d->idle);
+        }
+    }
+    (void)pthread_mutex_unlock(&d->mutex);
+    return NULL;
+}
+
+/* Signals are for the threads of the program, which wait for them. */
+static int start_writer(tqe_disk *d)
+{
+    sigset_t all, before;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int code = pthread_create(&d->thread, NULL, writer, d);
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    d->has_thread = code == 0;
+    return code;
+}
+
+/* ---- Life ----------------------------------------------------------------------------------- */
+
+tqe_status tqe_disk_open(tqe_disk **out, const char *dir, uint64_t limit_bytes,
+                         uint64_t queue_bytes, tqe_error *err)
+{
+    char why[128];
+    *out = NULL;
+    tqe_disk *d = calloc(1, sizeof(*d));
+    if (d == NULL || (d->dir = strdup(dir)) == NULL) {
+        free(d);
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
+    }
+    d->limit_bytes = limit_bytes;
+    d->queue_limit = queue_bytes;
+    (void)pthread_mutex_init(&d->mutex, NULL);
+    (void)pthread_cond_init(&d->work, NULL);
+    (void)pthread_cond_init(&d->idle, NULL);
+    (void)mkdir(dir, 0700); /* what matters is whether it can be opened */
+    d->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int code = d->dir_fd < 0 ? errno : 0;
+    if (code == 0) {
+        size_t n = 0;
+        (void)tqe_atomic_sweep(d->dir_fd);
+        free(list_folder(d, &n, &d->folder_bytes));
+        code = start_writer(d);
+    }
+    if (code != 0) {
+        (void)tqe_fail(err, TQE_ERR_IO, "cannot use the prefix store '%s': %s", dir,
+                       strerror_r(code, why, sizeof(why)));
+        tqe_disk_close(d);
+        return TQE_ERR_IO;
+    }
+    if (d->folder_bytes > d->limit_bytes) {
+        evict(d);
+    }
+    *out = d;
+    return TQE_OK;
+}
+
+void tqe_disk_close(tqe_disk *d)
+{
+    if (d == NULL) {
+        return;
+    }
+    if (d->has_thread) {
+        (void)pthread_mutex_lock(&d->mutex);
+        d->stop = true;
+        (void)pthread_cond_signal(&d->work);
+        (void)pthread_mutex_unlock(&d->mutex);
+        (void)pthread_join(d->thread, NULL);
+    }
+    if (d->dir_fd >= 0) {
+        (void)close(d->dir_fd);
+    }
+    (void)pthread_cond_destroy(&d->idle);
+    (void)pthread_cond_destroy(&d->work);
+    (void)pthread_mutex_destroy(&d->mutex);
+    free(d->dir);
+    free(d);
+}
+
+void tqe_disk_flush(tqe_disk *d)
+{
+    (void)pthread_mutex_lock(&d->mutex);
+    while (d->first != NULL || d->busy) {
+        (void)pthread_cond_wait(&d->idle, &d->mutex);
+    }
+    (void)pthread_mutex_unlock(&d->mutex);
+}
+
+/* ---- Files ---------------------------------------------------------------------------------- */
+
+bool tqe_disk_has(const tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES])
+{
+    char name[NAME_BYTES];
+    name_of(name, kind, key);
+    return faccessat(d->dir_fd, name, R_OK, 0) == 0;
+}
+
+bool tqe_disk_put(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], uint8_t *bytes,
+                  size_t n)
+{
+    item *it = calloc(1, sizeof(*it));
+    bool ok = it != NULL;
+    (void)pthread_mutex_lock(&d->mutex);
+    ok = ok && !d->failed && n <= d->queue_limit - d->queue_bytes;
+    if (ok) {
+        name_of(it->name, kind, key);
+        it->bytes = bytes;
+        it->n = n;
+        if (d->last != NULL) {
+            d->last->next = it;
+        } else {
+            d->first = it;
+        }
+        d->last = it;
+        d->queue_bytes += n;
+        (void)pthread_cond_signal(&d->work);
+    } else {
+        d->stats.n_dropped++;
+    }
+    (void)pthread_mutex_unlock(&d->mutex);
+    if (!ok) {
+        free(it);
+        free(bytes);
+    }
+    return ok;
+}
+
+bool tqe_disk_get(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], uint8_t **bytes,
+                  size_t *n)
+{
+    char name[NAME_BYTES];
+    struct stat sb = {0};
+    tqe_error err = {TQE_OK, ""};
+    name_of(name, kind, key);
+    const int fd = openat(d->dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) {
+        if (errno != ENOENT) { /* another process may have evicted it: no problem */
+            char why[128];
+            complain(d, "cannot open '%s': %s", name, strerror_r(errno, why, sizeof(why)));
+        }
+        return false;
+    }
+    bool ok = fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode) && (uint64_t)sb.st_size <= MAX_FILE;
+    *n = ok ? (size_t)sb.st_size : 0;
+    *bytes = ok ? malloc(*n + 1) : NULL;
+    ok = *bytes != NULL;
+    if (ok && tqe_file_read(fd, *bytes, *n, 0, name, "the file", &err) != TQE_OK) {
+        complain(d, "%s", err.text);
+        free(*bytes);
+        ok = false;
+    }
+    (void)close(fd);
+    return ok;
+}
+
+void tqe_disk_touch(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES],
+                    uint32_t order)
+{
+    char name[NAME_BYTES];
+    struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {0}};
+    name_of(name, kind, key);
+    (void)clock_gettime(CLOCK_REALTIME, &times[1]);
+    times[1].tv_sec -= (time_t)(order / 1000000u);
+    times[1].tv_nsec -= (long)(order % 1000000u) * 1000;
+    if (times[1].tv_nsec < 0) {
+        times[1].tv_nsec += 1000000000;
+        times[1].tv_sec--;
+    }
+    /* A folder that is read-only for us keeps the times of its writers. */
+    (void)utimensat(d->dir_fd, name, times, AT_SYMLINK_NOFOLLOW);
+}
+
+void tqe_disk_set_aside(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES],
+                        const char *why)
+{
+    char name[NAME_BYTES], aside[NAME_BYTES + 4];
+    name_of(name, kind, key);
+    (void)snprintf(aside, sizeof(aside), "%s.bad", name);
+    const bool moved = renameat(d->dir_fd, name, d->dir_fd, aside) == 0;
+    complain(d, "%.16s...%s %s: %s", name, name + HEX,
+             moved ? "is set aside as .bad and computed again" : "cannot be used", why);
+}
+
+void tqe_disk_get_stats(tqe_disk *d, tqe_disk_stats *out)
+{
+    (void)pthread_mutex_lock(&d->mutex);
+    *out = d->stats;
+    (void)pthread_mutex_unlock(&d->mutex);
+}
+
+bool tqe_disk_problem(tqe_disk *d, tqe_error *out)
+{
+    (void)pthread_mutex_lock(&d->mutex);
+    *out = d->problem;
+    d->problem = (tqe_error){TQE_OK, ""};
+    (void)pthread_mutex_unlock(&d->mutex);
+    return out->code != TQE_OK;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: MIT */
+/* prefix_disk.h — a folder of files named by key, written by a thread of its own. */
+#ifndef TQE_PREFIX_DISK_H
+#define TQE_PREFIX_DISK_H
+
+#include "snapshot_format.h"
+
+typedef struct tqe_disk tqe_disk;
+
+typedef enum tqe_disk_kind { TQE_DISK_PAGE, TQE_DISK_END } tqe_disk_kind;
+
+typedef struct tqe_disk_stats {
+    uint64_t n_written, bytes_written, n_dropped, n_evicted;
+} tqe_disk_stats;
+
+/* Open the folder, making it (not its parents) when it is absent. limit_bytes: of all files in it;
+ * queue_bytes: of what waits to be written. */
+tqe_status tqe_disk_open(tqe_disk **out, const char *dir, uint64_t limit_bytes,
+                         uint64_t queue_bytes, tqe_error *err);
+/* Writes what is queued, then ends the thread. NULL allowed. */
+void tqe_disk_close(tqe_disk *d);
+/* Wait until the queue is empty. */
+void tqe_disk_flush(tqe_disk *d);
+
+bool tqe_disk_has(const tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES]);
+/* Queue bytes [n], malloc'ed, which become the store's. Never waits: false when the queue is full
+ * or writing has failed before; the bytes are freed all the same. */
+bool tqe_disk_put(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], uint8_t *bytes,
+                  size_t n);
+/* The whole file, malloc'ed. False: it is not there, or cannot be read. */
+bool tqe_disk_get(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], uint8_t **bytes,
+                  size_t *n);
+/* Note a use, `order` microseconds before now. */
+void tqe_disk_touch(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES],
+                    uint32_t order);
+/* Rename a file that must not be used, and remember why. */
+void tqe_disk_set_aside(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES],
+                        const char *why);
+
+void tqe_disk_get_stats(tqe_disk *d, tqe_disk_stats *out);
+/* The first problem since the last call, or false. */
+bool tqe_disk_problem(tqe_disk *d, tqe_error *out);
+
+#endif

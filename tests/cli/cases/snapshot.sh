@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+# Saving, restoring, looking at snapshots; the prefix store.
+same() { # NAME FILE FILE
+    if cmp -s "$2" "$3"; then echo "same: $1"; else echo "DIFFERENT: $1"; fi
+}
+gen() { "$TQ" run -t 1 -m "$BUNDLED" --temp 0 "$@"; }
+quiet() { gen "$@" 2>/dev/null; }
+# One run against two halves, with and without more text between them; every scheme family.
+for kv in turbo:k8v3 f16 tcq4,tail=64 turbo4,sink=4,start=30 affine4,skip=1; do
+    quiet --kv $kv -p 'The sea was calm' -n 40 >whole
+    quiet --kv $kv -p 'The sea was calm' -n 17 --save half.tqs | head -c -1 >parts
+    quiet --load half.tqs -n 23 >>parts
+    same "$kv, two halves" whole parts
+done
+quiet -p 'The sea' -n 0 --save sea.tqs
+quiet --load sea.tqs -p ' was calm' -n 12 >a
+quiet --load sea.tqs -f - -n 12 >b <<END
+ was calm
+END
+same 'text from argument and stdin' a b
+gen --load sea.tqs -n 1 2>&1 >/dev/null | grep -v '^machine ' | digits
+# Files are equal when timelines are.
+quiet -p 'The sea' -n 0 --save again.tqs
+same 'two snapshots' sea.tqs again.tqs
+# Refusals.
+t run -m tiny.gguf --load sea.tqs -n 1 2>&1 | sed -E 's/fingerprint [0-9a-f]+/fingerprint F/; s/, [0-9a-f]+\.\.\./, F.../'
+t run -m "$BUNDLED" --load sea.tqs --kv f16 -n 1 | sed "s|$BUNDLED|MODEL|"
+t run -m tiny.gguf --load none.tqs -n 1
+t run -m tiny.gguf --load tiny.gguf -n 1
+gen --load sea.tqs -p ' and' -c 2 -n 1
+echo "exit $?"
+gen -p a -n 1 --save nowhere/x.tqs 2>&1 >/dev/null | grep error
+gen -p a -n 1 --save /dev/full 2>&1 >/dev/null | grep error
+# What is in them.
+t snapshot info sea.tqs | sed -E 's/[0-9a-f]{64}/FINGERPRINT/'
+"$TQ" snapshot info sea.tqs --json | python3 -c '
+import json, sys; r = json.load(sys.stdin); print(sorted(r), r["tokens"], r["scheme"], len(r["layers"]))'
+t snapshot verify sea.tqs
+t snapshot export sea.tqs
+"$TQ" snapshot export sea.tqs --what text -m "$BUNDLED"
+"$TQ" snapshot export sea.tqs --what text -m tiny.gguf 2>&1 | sed -E 's/[0-9a-f]{16}\.\.\./F/g'
+t snapshot export sea.tqs --what keys --layer 9 -o k.npy
+t snapshot export sea.tqs --what values --head 2 -o v.npy
+"$TQ" snapshot export sea.tqs --what keys --layer 1 --head 1 -o k.npy
+"$TQ" snapshot export sea.tqs --what logits -o l.npy
+python3 -c '
+import ast, struct
+for name, n in (("k.npy", 3 * 128), ("l.npy", 8192)):
+    b = open(name, "rb").read()
+    size = struct.unpack("<H", b[8:10])[0]
+    v = struct.unpack("<%df" % n, b[10 + size:])
+    print(b[:6] == b"\x93NUMPY", (10 + size) % 64, ast.literal_eval(b[10:10 + size].decode()), any(v))'
+t snapshot compact sea.tqs -o small.tqs
+t snapshot compact small.tqs -o small.tqs
+gen --load small.tqs -n 1 2>&1 | grep error
+quiet --load small.tqs -p ' was calm' -n 12 >b
+same 'from a compact snapshot' a b
+t snapshot export small.tqs --what logits -o l.npy
+# Damage is named.
+cp sea.tqs bad.tqs
+size=$(wc -c <sea.tqs)
+printf X | dd of=bad.tqs bs=1 seek=$((size - 3000)) conv=notrunc 2>/dev/null
+t snapshot verify bad.tqs
+t run -m "$BUNDLED" --load bad.tqs -n 1 | sed "s|$BUNDLED|MODEL|"
+head -c 5000 sea.tqs >bad.tqs
+t snapshot info bad.tqs
+# The prefix store: the second run takes up what the first has computed.
+text=$(head -c 700 "${BUNDLED%/*}/demo/harbour.txt")
+for i in 1 2; do
+    gen -p "$text" -n 12 --prefix-store store >out$i 2>err
+    sed -n '/^reused/p' err | digits
+done
+same 'cold and hit' out1 out2
+gen -p "$text" -n 12 --prefix-store store --prefix-salt other 2>&1 >/dev/null | grep -c '^reused'
+page=$(ls store/*.page | head -n 1)
+printf X | dd of="$page" bs=1 seek=2000 conv=notrunc 2>/dev/null
+for i in 1 2; do # this page belongs to one of the two salts
+    if [ $i = 1 ]; then gen -p "$text" -n 12 --prefix-store store >out2 2>err$i
+    else gen -p "$text" -n 12 --prefix-store store --prefix-salt other >out2 2>err$i; fi
+    same "after damage, $i" out1 out2
+done
+cat err1 err2 | grep -c 'warning: prefix store .* is set aside as .bad and computed again: damaged'
+ls store/*.bad | wc -l
+gen -p a -n 1 --prefix-store none/store 2>&1 | grep warning
+# Restoring against computing, the disk beside it.
+"$TQ" bench snapshot -m "$BUNDLED" -t 1 -p 500 -r 3 2>/dev/null >bench.txt
+echo "exit $?"
+digits <bench.txt
+sed -nE 's/.* times faster, ([0-9]+) times from memory$/\1/p' bench.txt | awk '{ print ($1 >= 20) }'
+ls tq-bench.* 2>/dev/null | wc -l
