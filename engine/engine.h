@@ -184,7 +184,6 @@ tqe_status tqe_kv_plan_make(tqe_kv_plan *out, const tqe_model_info *m, const tq_
                             uint64_t memory_bytes, uint32_t n_seqs, tqe_error *err);
 
 /* ---- Sampler --------------------------------------------------------------------------- */
-
 typedef struct tqe_sampler tqe_sampler;
 typedef struct tqe_sampler_params {
     float temp;    /* 0: greedy */
