@@ -108,7 +108,6 @@ size_t tqe_text_push(tqe_text_stream *s, const tqe_model *m, int32_t id, char *d
                      size_t dst_bytes);
 /* What is left at the end of the text: U+FFFD for an unfinished character. */
 size_t tqe_text_finish(tqe_text_stream *s, char *dst, size_t dst_bytes);
-
 typedef struct tqe_chat_message {
     const char *role; /* "system", "user", "assistant" */
     const char *content;

@@ -136,10 +136,10 @@ typedef struct tq_codec_kernels {
  * of its own, max|q| / 32767, so a score is  sum_g  scale_g * qs_g * (dot(q16, idx) + zero_g *
  * sum(q16)). The rounding of the query is part of the definition; docs/numerics.md has its cost.
  * Keys of norm-codebook and trellis without a mean likewise, the rotated query with one scale for
- * the row; those of up to 4 bits may meet int8 instead, the largest element being min(127, m * largest
- * / sum) rounded down: sum the largest over elements 0, 1, 4, 5 or 2, 3, 6, 7 of any eight, m =
- * 32767 / (2 L) - 2.01, L the largest level, so that int16 holds four products. Keys of rotated formats are scored in the rotated domain, against a query that prep
- * rotates.
+ * the row; those of up to 4 bits may meet int8 instead, the largest element being
+ * min(127, m * largest / sum) rounded down: sum the largest over elements 0, 1, 4, 5 or 2, 3, 6, 7
+ * of any eight, m = 32767 / (2 L) - 2.01, L the largest level, so that int16 holds four products.
+ * Keys of rotated formats are scored in the rotated domain, against a query that prep rotates.
  *
  * A kernel may round the queries of uniform keys as those of affine keys, in blocks of 32.
  *
