@@ -161,7 +161,7 @@ static void test_memory(void **state)
     (void)state;
     int32_t a[300], b[300];
     tqe_prefix *p = open_store(NULL, 0, NULL), *q = open_store(NULL, 0, "another tenant");
-    tqe_session *s = state_session(tiny, "turbo:k8v3", 320, 2000);
+    tqe_session *s = state_session(tiny, "turbo5", 320, 2000);
     state_tokens(a, 300, 1, tiny);
     memcpy(b, a, sizeof(b));
     state_tokens(b + 170, 130, 2, tiny);
