@@ -310,7 +310,7 @@ static void test_forged_counts(void **state)
         for (size_t v = 0; v < sizeof(values) / sizeof(values[0]); v++) {
             memcpy(bad, good, n_good);
             for (size_t i = 0; i < fields[f].n; i++) {
-                bad[fields[f].off + i] = i < 4 ? (uint8_t)(values[v] >> (8 * i)) : 0;
+                bad[fields[f].off + i] = (uint8_t)(i < 4 ? values[v] >> (8 * i) : 0);
             }
             if (memcmp(bad, good, n_good) == 0) {
                 continue;
