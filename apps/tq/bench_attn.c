@@ -7,7 +7,7 @@
  * nothing of the keys and values in any cache. What every side computed is compared with attention
  * in float64, since a fast side that computes something else has won nothing.
  */
-#define _DEFAULT_SOURCE /* clock_gettime, madvise, sysconf's cache sizes */
+#define _DEFAULT_SOURCE /* clock_gettime, sysconf's cache sizes */
 #include "bench_attn.h"
 
 #include "commands.h"
@@ -22,13 +22,11 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { STEP = 512 }; /* tokens that are made and stored at once */
 static const size_t read_piece = (size_t)16 << 20;
-static const size_t large_page = (size_t)2 << 20;
 
 static double wall_clock(void)
 {
@@ -57,22 +55,10 @@ typedef struct buffers {
 
 /* ---- Memory ------------------------------------------------------------------------------ */
 
-/* Large pages where the system has them: a head of a page is one run of memory, but the next page
- * is elsewhere, and each 4 KiB of it would need an address translation. */
 static void *large_alloc(void *ctx, size_t bytes)
 {
     (void)ctx;
-    if (bytes > SIZE_MAX - large_page) {
-        return NULL;
-    }
-    bytes = (bytes + large_page - 1) / large_page * large_page;
-    void *p = aligned_alloc(large_page, bytes);
-#if defined(MADV_HUGEPAGE)
-    if (p) {
-        madvise(p, bytes, MADV_HUGEPAGE);
-    }
-#endif
-    return p;
+    return machine_large_alloc(bytes);
 }
 
 static void large_free(void *ctx, void *p)
@@ -496,8 +482,8 @@ static bool open_buffers(attn_bench *b, buffers *m)
     }
     const size_t rows = (size_t)s->q_len * s->n_heads;
     const size_t checked = (size_t)ATTN_CHECKED * s->n_heads * s->d_v;
-    m->read = large_alloc(NULL, m->read_total);
-    m->scratch = large_alloc(NULL, m->scratch_bytes);
+    m->read = machine_large_alloc(m->read_total);
+    m->scratch = machine_large_alloc(m->scratch_bytes);
     m->original = malloc(checked * sizeof *m->original);
     m->stored = malloc(checked * sizeof *m->stored);
     if (!m->read || !m->scratch || !m->original || !m->stored ||

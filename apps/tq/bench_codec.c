@@ -8,7 +8,7 @@
  * is shown, so that a moment of other work does not fall on one of them alone; beside it the best
  * round, for machines that others share.
  */
-#define _DEFAULT_SOURCE /* madvise, sysconf's cache sizes */
+#define _DEFAULT_SOURCE /* sysconf's cache sizes */
 #include "args.h"
 #include "commands.h"
 #include "machine.h"
@@ -20,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 enum { N_ROWS = 64, MAX_ROUNDS = 1000, MAX_ISAS = 4 };
@@ -294,19 +293,6 @@ static void fill_rows(codec_bench *b)
     }
 }
 
-/* In large pages where the system has them, so that reading it is not address translation. */
-static void *large_alloc(size_t bytes)
-{
-    const size_t large = (size_t)2 << 20;
-    void *p = aligned_alloc(large, (bytes + large - 1) / large * large);
-#if defined(MADV_HUGEPAGE)
-    if (p) {
-        (void)madvise(p, bytes, MADV_HUGEPAGE);
-    }
-#endif
-    return p;
-}
-
 static int codec_bench_run(codec_bench *b, uint32_t mask)
 {
     static const uint32_t order[MAX_ISAS] = {TQ_ISA_SCALAR, TQ_ISA_NEON, TQ_ISA_AVX2,
@@ -318,7 +304,7 @@ static int codec_bench_run(codec_bench *b, uint32_t mask)
     }
     size_t n = (size_t)N_ROWS * b->dim;
     b->n_rows = buffer_bytes() / sizeof(float) / n * N_ROWS;
-    b->rows = large_alloc(b->n_rows * b->dim * sizeof *b->rows);
+    b->rows = machine_large_alloc(b->n_rows * b->dim * sizeof *b->rows);
     b->decoded = malloc(n * sizeof *b->decoded);
     b->blocks = malloc(2 * n * sizeof *b->rows);
     bool ok = b->rows && b->decoded && b->blocks;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* machine.c — what a report says about the computer it was made on. Linux's /proc; elsewhere the
  * answers are "unknown", never a guess. */
-#define _GNU_SOURCE /* getloadavg, sched_getaffinity */
+#define _GNU_SOURCE /* getloadavg, sched_getaffinity, madvise */
 #include "machine.h"
 
 #include "text.h"
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <sched.h>
@@ -68,4 +69,20 @@ double machine_load(void)
 {
     double load;
     return getloadavg(&load, 1) == 1 ? load : -1;
+}
+
+void *machine_large_alloc(size_t bytes)
+{
+    const size_t large = (size_t)2 << 20;
+    if (bytes > SIZE_MAX - large) {
+        return NULL;
+    }
+    bytes = (bytes + large - 1) / large * large;
+    void *p = aligned_alloc(large, bytes);
+#if defined(MADV_HUGEPAGE)
+    if (p != NULL) {
+        (void)madvise(p, bytes, MADV_HUGEPAGE);
+    }
+#endif
+    return p;
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* machine.h — what a report says about the computer it was made on. */
+/* machine.h — what a report says about the computer it was made on, and memory to measure with. */
 #ifndef TQ_APP_MACHINE_H
 #define TQ_APP_MACHINE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 /* Name of the CPU as the system gives it, or "unknown CPU". dst needs 128 bytes. Returns dst. */
@@ -13,5 +14,8 @@ uint64_t machine_free_bytes(void);
 uint32_t machine_cpus(void);
 /* Runnable processes averaged over the last minute, or -1. */
 double machine_load(void);
+/* Memory in large pages where the system has them, so that reading it is not translation of
+ * addresses; free() it. NULL: there is none. */
+void *machine_large_alloc(size_t bytes);
 
 #endif
