@@ -5,13 +5,23 @@
 
 #include <stdlib.h>
 
-tq_layer tqe_kv_layer(const tqe_attn_geometry *geo)
+/* Raw layers take no option, so no mean either: their rows are those of the plain scheme. */
+static bool takes_mean(const tq_scheme *s)
 {
+    return s->family != TQ_FAMILY_F32 && s->family != TQ_FAMILY_F16 && s->family != TQ_FAMILY_BF16;
+}
+
+tq_layer tqe_kv_layer(const tqe_attn_geometry *geo, uint32_t i)
+{
+    const tq_scheme *s = geo->schemes != NULL ? &geo->schemes[i] : &geo->scheme;
+    const float *mean = geo->k_mean != NULL && takes_mean(s) ? geo->k_mean : NULL;
     return (tq_layer){.n_kv_heads = geo->n_kv_heads,
                       .d_k = geo->d_head,
                       .d_v = geo->d_head,
-                      .scheme = geo->scheme,
-                      .window = geo->window};
+                      .scheme = *s,
+                      .window = geo->window,
+                      .k_mean =
+                          mean != NULL ? mean + (size_t)i * geo->n_kv_heads * geo->d_head : NULL};
 }
 
 bool tqe_kv_config(tq_cache_config *cfg, const tqe_attn_geometry *geo)
@@ -21,7 +31,7 @@ bool tqe_kv_config(tq_cache_config *cfg, const tqe_attn_geometry *geo)
         return false;
     }
     for (uint32_t i = 0; i < geo->n_layers; i++) {
-        layers[i] = tqe_kv_layer(geo);
+        layers[i] = tqe_kv_layer(geo, i);
     }
     /* Each session may have a mark, which shares all pages but the one that is written next. */
     const uint64_t each = (geo->n_ctx + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS + (uint64_t)1;
@@ -83,8 +93,13 @@ tqe_status tqe_kv_plan_make(tqe_kv_plan *out, const tqe_model_info *m, const tq_
                              .isa_mask = TQ_ISA_ALL};
     tqe_kv_plan p = {0};
     size_t bytes = 0;
+    const tqe_status loaded = tqe_scheme_load(&geo, NULL, NULL, err);
+    if (loaded != TQE_OK) {
+        return loaded;
+    }
     const tq_status st = cache_bytes(&geo, 1, &bytes, &p.page_bytes);
     if (st != TQ_OK) {
+        tqe_scheme_unload(&geo);
         return tqe_fail(err, st == TQ_ERR_NOMEM ? TQE_ERR_NOMEM : TQE_ERR_SCHEME,
                         "this KV scheme cannot be used with this model");
     }
@@ -102,6 +117,7 @@ tqe_status tqe_kv_plan_make(tqe_kv_plan *out, const tqe_model_info *m, const tq_
             hi = mid - 1;
         }
     }
+    tqe_scheme_unload(&geo);
     p.n_ctx = lo * TQ_PAGE_TOKENS;
     *out = p;
     return TQE_OK;

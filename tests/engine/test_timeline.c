@@ -275,12 +275,6 @@ static void test_refusals(void **state)
     assert_int_equal(tqe_session_min_truncate(a), 0);
     tqe_session_free(a);
 
-    static const char *const files[] = {"turbo4,kmean=x", "f16,layers=x"};
-    for (int i = 0; i < 2; i++) {
-        const tqe_session_params p = {.n_threads = 1, .kv = files[i]};
-        assert_int_equal(tqe_session_create(&a, models[0], &p, &err), TQE_ERR_SCHEME);
-        assert_non_null(strstr(err.text, i ? "layers=" : "kmean="));
-    }
     const tqe_session_params seqs = {.n_threads = 1, .n_seqs = 1025};
     assert_int_equal(tqe_session_create(&a, models[0], &seqs, &err), TQE_ERR_ARG);
     const tqe_session_params back = {.n_threads = 1, .rollback = 4097};
