@@ -6,6 +6,7 @@
  * draft was taken back, and which was forked and saved meanwhile; its fork, that goes elsewhere at
  * the same time; one that was restored into a used session; one that was found in a prefix store.
  * The prompt ends within a page, and single tokens follow: shared pages are written by both sides.
+ * PITFALLS 21, 22, 23, 36, 41 with whole models.
  */
 #include "state_support.h"
 

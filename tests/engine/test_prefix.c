@@ -329,7 +329,7 @@ static void test_foreign_pages(void **state)
     free(bytes);
     tqe_session_free(s);
 
-    /* Other schemes, models and salts never even look at these files. */
+    /* PITFALL 44: other schemes, models and salts never even look at these files. */
     s = state_session(tiny, "turbo4v3", 400, 0);
     assert_int_equal(prompt(s, p, ids, 330), 0);
     tqe_session_free(s);

@@ -164,6 +164,7 @@ static void refused(tqe_session *s, const char *path, tqe_status want, const cha
     assert_ptr_equal(tqe_session_logits(s), logits);
 }
 
+/* PITFALL 39: an empty session is not saved, and a file that is missing empties none. */
 static void test_refusals(void **state)
 {
     (void)state;
