@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* test_snapshot.c — restored == never saved, over several pages; test_contract.c has all schemes on
- * the bundled model. What does not belong together is refused by name, and files that cannot be written are errors with a reason. */
+ * the bundled model. What does not belong together is refused by name, and files that cannot be
+ * written are errors with a reason. */
 #include "state_support.h"
 
 #include <sys/resource.h>
