@@ -314,6 +314,8 @@ static void test_layers_that_say_nothing_new(void **state)
         same_run(m, scheme_text("turbo2,sink=3,tail=20,layers=%s", layers), "tcq4,sink=3,tail=20");
         state_write_layers(layers, m, f16, 1);
         same_run(m, scheme_text("turbo2,sink=3,tail=20,start=40,layers=%s", layers), "f16");
+        state_write_kmean(kmean, m, 1.0f); /* raw layers take no option */
+        same_run(m, scheme_text("turbo2,kmean=%s,tail=20,layers=%s", kmean, layers), "f16");
         state_write(layers, (const uint8_t *)LAYERS, strlen(LAYERS));
         same_run(m, scheme_text("turbo:k8v3,layers=%s", layers), "turbo:k8v3");
     }
