@@ -16,3 +16,10 @@ done
 t info --cpu --parallel 2
 # A kernel for each row, and scalar serves all of them when it must.
 "$TQ" info --cpu --isa scalar | awk 'NR > 4 && $2 != "scalar" { print "not scalar: " $0 } END { print (NR > 4 ? "kernels listed" : "no kernels") }'
+# Files of a scheme: layers are counted as they are, and whatever is wrong is named.
+printf '# a test\nturboquant-layers 1\n0 f16\n' >one
+t info tiny.gguf --memory 1M --kv turbo4 --kv turbo4,layers=one
+printf 'turboquant-layers 1\n1 turbo8\n7 turbo8\n' >bad
+t info tiny.gguf --kv turbo4,layers=bad
+t info tiny.gguf --kv turbo4,layers=none
+t info tiny.gguf --kv turbo4,kmean=one

@@ -82,6 +82,16 @@ done
 cat err1 err2 | grep -c 'warning: prefix store .* is set aside as .bad and computed again: damaged'
 ls store/*.bad | wc -l
 gen -p a -n 1 --prefix-store none/store 2>&1 | grep warning
+# Files of a scheme: the same file goes on, another one is refused; means of another model, too.
+printf 'turboquant-layers 1\n0 turbo8\n' >layers
+gen -p 'The harbour' -n 8 --kv turbo4,layers=layers --save mixed.tqs >/dev/null 2>&1
+gen --load mixed.tqs -n 4 >/dev/null 2>&1
+echo "exit $?"
+t snapshot info mixed.tqs | sed -n '/scheme\|Scheme/p'
+echo '# more' >>layers
+t run -m "$BUNDLED" --load mixed.tqs -n 1 | sed "s|$BUNDLED|MODEL|"
+printf 'turboquant-kmean 1\nmodel %064d\nshape 4 2 64\n' 0 >means
+t run -m "$BUNDLED" --kv turbo4,kmean=means -p a -n 1 | sed "s|$BUNDLED|MODEL|"
 # Restoring against computing, the disk beside it.
 "$TQ" bench snapshot -m "$BUNDLED" -t 1 -p 500 -r 3 2>/dev/null >bench.txt
 echo "exit $?"
