@@ -133,7 +133,7 @@ typedef struct tqe_session_params {
     uint32_t n_ctx;     /* tokens the cache holds, 1..TQE_MAX_CTX; 0: min(4096, n_ctx_train) */
     uint32_t n_threads; /* 1..TQE_MAX_THREADS; 0: physical cores */
     uint32_t n_batch;   /* prompt tokens per graph, 1..4096; 0: 512 */
-    const char *kv;     /* scheme string; NULL: "turbo:k8v3" */
+    const char *kv;     /* scheme string, whose files are read once, now; NULL: "turbo:k8v3" */
     uint32_t isa_mask;  /* TQ_ISA_ALL, or a subset; 0: all */
     uint32_t n_seqs;    /* this session and its forks at once, 1..TQE_MAX_SEQS; 0: 1 */
     uint32_t rollback;  /* tokens that truncate can drop at any time, 1..4096; 0: default */
@@ -173,7 +173,7 @@ typedef struct tqe_session_info {
 } tqe_session_info;
 void tqe_session_get_info(const tqe_session *s, tqe_session_info *info);
 /* The longest context of n_seqs sessions whose cache takes at most memory_bytes. Of m only the
- * geometry is needed (tqe_model_probe). */
+ * geometry is needed (tqe_model_probe); files of the scheme are read (scheme_files.h). */
 typedef struct tqe_kv_plan {
     uint32_t n_ctx;     /* of each session, a multiple of 64; 0: not even 64 tokens fit */
     size_t cache_bytes; /* what tqe_session_create allocates for that n_ctx and n_seqs; or 0 */
