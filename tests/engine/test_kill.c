@@ -4,7 +4,7 @@
  * A child saves two timelines in turn under one name, or stores prompts, until it is killed; then
  * the file must be one of the two, whole, and the next start must leave no temporary file. Moments
  * are random in time (the seed is printed); how many fell into a write is printed, too. Pages of a
- * store are written within microseconds: those of the test have megabytes, and most of its kills
+ * store are written within microseconds: those of the test have a megabyte, and most of its kills
  * wait until a temporary file is there.
  */
 #include "state_support.h"
@@ -17,7 +17,7 @@
 
 enum { KILLS = 200 };
 
-static tqe_model *tiny, *wide; /* wide: 2 MiB in a page of f16 */
+static tqe_model *tiny, *wide; /* wide: 1 MiB in a page of f16 */
 static uint64_t seed;
 
 static int setup(void **state)
@@ -26,8 +26,8 @@ static int setup(void **state)
     tiny = state_tiny(0, 0);
     gen_model g = gen_model_of("llama");
     g.d_head = 64;
-    g.n_heads = 64;
-    g.n_kv_heads = 64;
+    g.n_heads = 32;
+    g.n_kv_heads = 32;
     const char *path = gen_temp_path("wide.gguf");
     assert_true(gen_model_write(&g, path));
     wide = state_model(path);
@@ -157,7 +157,7 @@ static void test_storing(void **state)
     size_t n_temp = 0, n_files = 0;
     uint32_t window_ms = 8;
     char *dir = state_path("killstore");
-    const tqe_prefix_params params = {.dir = dir, .limit_bytes = 40000000, .every_pages = 1};
+    const tqe_prefix_params params = {.dir = dir, .limit_bytes = 20000000, .every_pages = 1};
     tqe_session *s = state_session(wide, "f16", 200, 0);
     assert_int_equal(mkdir(dir, 0755), 0);
     (void)fflush(NULL);
