@@ -137,24 +137,33 @@ static tqe_status out_of_memory(const tqe_attn_geometry *geo, const char *what, 
 
 static double cache_bytes(const tqe_attn_geometry *geo)
 {
-    size_t per_head = 0;
-    if (tq_scheme_bytes_per_token(&geo->scheme, geo->d_head, geo->d_head, &per_head) != TQ_OK) {
-        return 0; /* a scheme that does not fit is refused before */
+    double per_head = 0;
+    for (uint32_t i = 0; i < geo->n_layers; i++) {
+        const tq_layer l = tqe_kv_layer(geo, i);
+        size_t bytes = 0;
+        /* A scheme that does not fit is refused before. */
+        (void)tq_scheme_bytes_per_token(&l.scheme, l.d_k, l.d_v, &bytes);
+        per_head += (double)bytes;
     }
-    return (double)per_head * geo->n_kv_heads * geo->n_layers * geo->n_ctx;
+    return per_head * geo->n_kv_heads * geo->n_ctx;
 }
 
 /* Scratch and layers, of which each fork has its own. */
 static tqe_status allocate_scratch(tqe_attn *a, tqe_error *err)
 {
     const tqe_attn_geometry *geo = &a->geo;
-    const tq_layer layer = tqe_kv_layer(geo);
     size_t partials_bytes = 0;
     size_t work_bytes = 0;
-    tq_status st = tq_attn_bounds(&layer, geo->n_heads, geo->n_batch, geo->n_ctx, &partials_bytes,
-                                  &work_bytes);
-    if (st != TQ_OK) {
-        return tqe_attn_status(st, err);
+    for (uint32_t i = 0; i < geo->n_layers; i++) {
+        const tq_layer layer = tqe_kv_layer(geo, i);
+        size_t partials = 0, work = 0;
+        const tq_status st =
+            tq_attn_bounds(&layer, geo->n_heads, geo->n_batch, geo->n_ctx, &partials, &work);
+        if (st != TQ_OK) {
+            return tqe_attn_status(st, err);
+        }
+        partials_bytes = partials > partials_bytes ? partials : partials_bytes;
+        work_bytes = work > work_bytes ? work : work_bytes;
     }
     a->layers = calloc(geo->n_layers, sizeof(*a->layers));
     a->work_stride = round64(work_bytes > 0 ? work_bytes : 1);
@@ -175,11 +184,9 @@ static tqe_status allocate_cache(tqe_attn *a, tqe_error *err)
 {
     const tqe_attn_geometry *geo = &a->geo;
     tq_cache_config cfg;
-    a->store = calloc(1, sizeof(*a->store));
-    if (a->store == NULL || !tqe_kv_config(&cfg, geo)) {
+    if (!tqe_kv_config(&cfg, geo)) {
         return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
     }
-    a->store->n_users = 1;
     tq_status st = tq_cache_bytes(&cfg, &a->store->cache_bytes);
     if (st == TQ_OK) {
         st = tq_cache_create(&a->store->cache, &cfg,
@@ -210,9 +217,17 @@ tqe_status tqe_attn_create(tqe_attn **out, const tqe_attn_geometry *geo, tqe_err
 {
     *out = NULL;
     tqe_attn *a = calloc(1, sizeof(*a));
-    if (a == NULL) {
+    tqe_kv_store *store = calloc(1, sizeof(*store));
+    if (a == NULL || store == NULL) {
+        tqe_attn_geometry unused = *geo;
+        tqe_scheme_unload(&unused);
+        free(a);
+        free(store);
         return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
     }
+    store->geo = *geo;
+    store->n_users = 1;
+    a->store = store;
     a->geo = *geo;
     atomic_init(&a->status, TQ_OK);
     tqe_status st = allocate_scratch(a, err);
@@ -271,6 +286,7 @@ void tqe_attn_destroy(tqe_attn *a)
     if (a->store != NULL && --a->store->n_users == 0) {
         tqe_kept_clear(a);
         tq_cache_destroy(a->store->cache);
+        tqe_scheme_unload(&a->store->geo);
         free(a->store);
     }
     free(a->layers);

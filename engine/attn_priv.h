@@ -18,6 +18,7 @@ typedef struct tqe_kept {
 typedef struct tqe_kv_store {
     tq_cache *cache;
     size_t cache_bytes;
+    tqe_attn_geometry geo; /* owns schemes and k_mean, which all users' geometries point to */
     uint32_t n_users;
     tqe_kept kept[TQE_MAX_KEPT];
     uint32_t n_kept;

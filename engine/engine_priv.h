@@ -185,7 +185,9 @@ typedef struct tqe_attn_layer {
 typedef struct tqe_attn tqe_attn;
 
 typedef struct tqe_attn_geometry {
-    tq_scheme scheme;
+    tq_scheme scheme;   /* of all layers but for: */
+    tq_scheme *schemes; /* [n_layers], or NULL; these two are scheme_load.c's */
+    float *k_mean;      /* [n_layers][n_kv_heads][d_head], or NULL */
     uint32_t n_layers, n_heads, n_kv_heads, d_head, window;
     uint32_t n_ctx, n_batch, n_threads, isa_mask;
     uint32_t n_seqs;   /* sessions that may share the cache */
@@ -194,10 +196,11 @@ typedef struct tqe_attn_geometry {
     float scale;
 } tqe_attn_geometry;
 
-/* kv_plan.c: the layers of a cache, all alike, and its config; cfg->layers is malloc'ed. */
-tq_layer tqe_kv_layer(const tqe_attn_geometry *geo);
+/* kv_plan.c: a layer of a cache, and its config; cfg->layers is malloc'ed. */
+tq_layer tqe_kv_layer(const tqe_attn_geometry *geo, uint32_t i);
 bool tqe_kv_config(tq_cache_config *cfg, const tqe_attn_geometry *geo);
 
+/* Takes geo->schemes and geo->k_mean over, in case of an error, too. */
 tqe_status tqe_attn_create(tqe_attn **out, const tqe_attn_geometry *geo, tqe_error *err);
 /* Another timeline in the same cache, with the first n tokens of `from`. */
 tqe_status tqe_attn_fork(tqe_attn **out, const tqe_attn *from, uint32_t n, tqe_error *err);
@@ -288,7 +291,21 @@ tqe_status tqe_snap_describe(tqe_snap *h, tqe_session *s, tqe_error *err);
  */
 
 tqe_status tqe_model_fingerprint(const tqe_model *m, uint8_t id[TQE_ID_BYTES], tqe_error *err);
-tqe_status tqe_scheme_id(const char *canonical, uint8_t id[TQE_ID_BYTES], tqe_error *err);
+/* Of a scheme and the bytes of the files that it names. */
+tqe_status tqe_scheme_id(const tq_scheme *s, const char *kmean, size_t n_kmean, const char *layers,
+                         size_t n_layers, uint8_t id[TQE_ID_BYTES], tqe_error *err);
+
+/* ---- scheme_files.c, scheme_load.c --------------------------------------------------------------
+ */
+
+/* A whole file of at most max bytes; *text [*n] is malloc'ed. */
+tqe_status tqe_scheme_file_bytes(char **text, size_t *n, size_t max, const char *path,
+                                 tqe_error *err);
+/* Read the files that geo->scheme names into geo, whose scheme then names none. m: whose means they
+ * must be; NULL: only the geometry is known. id: NULL, or gets the name of the scheme. */
+tqe_status tqe_scheme_load(tqe_attn_geometry *geo, const tqe_model *m, uint8_t id[TQE_ID_BYTES],
+                           tqe_error *err);
+void tqe_scheme_unload(tqe_attn_geometry *geo);
 
 /* ---- arch_dense.c: the graph of the dense family ------------------------------------------- */
 

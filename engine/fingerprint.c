@@ -11,19 +11,13 @@
  * model.
  */
 #include "engine_priv.h"
-#include "file_atomic.h"
 #include "snapshot.h"
 #include "snapshot_format.h"
 
 #include <sodium.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { SAMPLES = 16, SAMPLE_BYTES = 4096 };
-
-/* Largest file that a scheme may name. */
-#define MAX_SCHEME_FILE ((uint64_t)64 << 20)
 
 static void add_u64(crypto_generichash_state *st, uint64_t v)
 {
@@ -82,53 +76,31 @@ tqe_status tqe_model_fingerprint_text(const tqe_model *m, char text[65], tqe_err
 }
 
 /* Another file under the same name is another scheme. */
-static tqe_status add_file(crypto_generichash_state *st, const char *path, tqe_error *err)
+static void add_file(crypto_generichash_state *st, bool is_named, const char *bytes, size_t n)
 {
-    int fd = -1;
-    uint64_t size = 0;
-    if (path[0] == '\0') {
-        add_u64(st, UINT64_MAX);
-        return TQE_OK;
+    add_u64(st, is_named ? n : UINT64_MAX);
+    if (is_named) {
+        (void)crypto_generichash_update(st, (const uint8_t *)bytes, n);
     }
-    tqe_status status = tqe_file_open(&fd, &size, path, err);
-    if (status != TQE_OK) {
-        return status;
-    }
-    uint8_t *bytes = size <= MAX_SCHEME_FILE ? malloc((size_t)size + 1) : NULL;
-    if (bytes == NULL) {
-        status = tqe_fail(err, TQE_ERR_NOMEM, "'%s' is too large for a file of a scheme", path);
-    } else {
-        status = tqe_file_read(fd, bytes, (size_t)size, 0, path, "the file", err);
-    }
-    if (status == TQE_OK) {
-        add_u64(st, size);
-        (void)crypto_generichash_update(st, bytes, (size_t)size);
-    }
-    free(bytes);
-    (void)close(fd);
-    return status;
 }
 
-tqe_status tqe_scheme_id(const char *canonical, uint8_t id[TQE_ID_BYTES], tqe_error *err)
+tqe_status tqe_scheme_id(const tq_scheme *s, const char *kmean, size_t n_kmean, const char *layers,
+                         size_t n_layers, uint8_t id[TQE_ID_BYTES], tqe_error *err)
 {
     static const uint8_t what[] = "tq scheme 1";
     crypto_generichash_state st;
-    tq_scheme scheme;
+    char canonical[TQ_SCHEME_TEXT_BYTES];
     if (sodium_init() < 0) {
         return tqe_fail(err, TQE_ERR_UNSUPPORTED, "libsodium cannot start: no random numbers");
     }
-    if (tq_scheme_parse(&scheme, canonical, NULL, 0) != TQ_OK) {
-        return tqe_fail(err, TQE_ERR_SCHEME, "'%s' is no scheme", canonical);
+    if (tq_scheme_format(s, canonical, sizeof(canonical)) != TQ_OK) {
+        return tqe_fail(err, TQE_ERR_SCHEME, "a scheme without a canonical spelling");
     }
     (void)crypto_generichash_init(&st, what, sizeof(what), TQE_ID_BYTES);
     add_u64(&st, strlen(canonical));
     (void)crypto_generichash_update(&st, (const uint8_t *)canonical, strlen(canonical));
-    tqe_status status = add_file(&st, scheme.kmean, err);
-    if (status == TQE_OK) {
-        status = add_file(&st, scheme.layers, err);
-    }
-    if (status == TQE_OK) {
-        (void)crypto_generichash_final(&st, id, TQE_ID_BYTES);
-    }
-    return status;
+    add_file(&st, s->kmean[0] != '\0', kmean, n_kmean);
+    add_file(&st, s->layers[0] != '\0', layers, n_layers);
+    (void)crypto_generichash_final(&st, id, TQE_ID_BYTES);
+    return TQE_OK;
 }

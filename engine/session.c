@@ -36,9 +36,9 @@ struct tqe_session {
     int32_t *tokens; /* [n_ctx], the timeline */
     float *logits;   /* [n_vocab] */
     bool has_logits;
-    /* Names of model and scheme, for stored state; made when first asked for. */
-    uint8_t fingerprint[TQE_ID_BYTES], scheme_id[TQE_ID_BYTES];
-    bool has_ids;
+    /* Names of scheme and model, for stored state; the model's is made when first asked for. */
+    uint8_t scheme_id[TQE_ID_BYTES], fingerprint[TQE_ID_BYTES];
+    bool has_fingerprint;
 };
 
 /* ---- Threads: through the registry, so that any build of ggml works
@@ -173,10 +173,6 @@ static tqe_status check_params(const tqe_model *m, const tqe_session_params *p,
     if (tq_scheme_parse(&geo->scheme, text, why, sizeof(why)) != TQ_OK) {
         return tqe_fail(err, TQE_ERR_SCHEME, "%s", why);
     }
-    if (geo->scheme.kmean[0] != '\0' || geo->scheme.layers[0] != '\0') {
-        return tqe_fail(err, TQE_ERR_SCHEME, "KV scheme '%s': files (%s) cannot be read yet", text,
-                        geo->scheme.kmean[0] != '\0' ? "kmean=" : "layers=");
-    }
     if (tq_scheme_format(&geo->scheme, info->kv, sizeof(info->kv)) != TQ_OK) {
         return tqe_fail(err, TQE_ERR_SCHEME, "KV scheme '%s' is not usable", text);
     }
@@ -246,6 +242,9 @@ tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_s
     tqe_attn_geometry geo = {0};
     tqe_status st = check_params(m, p, &s->info, &geo, err);
     if (st == TQE_OK) {
+        st = tqe_scheme_load(&geo, m, s->scheme_id, err);
+    }
+    if (st == TQE_OK) {
         st = tqe_attn_create(&s->attn, &geo, err);
     }
     if (st == TQE_OK) {
@@ -275,6 +274,7 @@ tqe_status tqe_session_fork(tqe_session **out, const tqe_session *from, size_t n
     }
     s->model = from->model;
     s->info = from->info;
+    memcpy(s->scheme_id, from->scheme_id, TQE_ID_BYTES);
     tqe_status st = tqe_attn_fork(&s->attn, from->attn, (uint32_t)n, err);
     if (st == TQE_OK) {
         st = session_init(s, err);
@@ -496,15 +496,12 @@ void tqe_session_restored(tqe_session *s, const int32_t *tokens, uint32_t n, con
 tqe_status tqe_session_ids(tqe_session *s, uint8_t fingerprint[TQE_ID_BYTES],
                            uint8_t scheme_id[TQE_ID_BYTES], tqe_error *err)
 {
-    if (!s->has_ids) {
-        tqe_status st = tqe_model_fingerprint(s->model, s->fingerprint, err);
-        if (st == TQE_OK) {
-            st = tqe_scheme_id(s->info.kv, s->scheme_id, err);
-        }
+    if (!s->has_fingerprint) {
+        const tqe_status st = tqe_model_fingerprint(s->model, s->fingerprint, err);
         if (st != TQE_OK) {
             return st;
         }
-        s->has_ids = true;
+        s->has_fingerprint = true;
     }
     memcpy(fingerprint, s->fingerprint, TQE_ID_BYTES);
     memcpy(scheme_id, s->scheme_id, TQE_ID_BYTES);

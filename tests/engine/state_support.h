@@ -5,6 +5,7 @@
 
 #include "engine.h"
 #include "gen_model.h"
+#include "scheme_files.h"
 #include "snapshot.h"
 #include "unit/support.h"
 
@@ -121,6 +122,40 @@ static inline char *state_path(const char *name)
     char *p = strdup(gen_temp_path(name));
     assert_non_null(p);
     return p;
+}
+
+/* Means of keys for m: around `size`, 0: all zero. */
+static inline void state_write_kmean(const char *path, const tqe_model *m, float size)
+{
+    tqe_model_info info;
+    tqe_error err = {TQE_OK, ""};
+    char name[65];
+    tqe_model_get_info(m, &info);
+    const tqe_kmean_shape shape = {info.n_layers, info.n_kv_heads, info.d_k};
+    const size_t n = (size_t)shape.n_layers * shape.n_kv_heads * shape.d_k;
+    float *mean = malloc(n * sizeof(*mean));
+    uint64_t seed = 17;
+    assert_non_null(mean);
+    for (size_t i = 0; i < n; i++) {
+        mean[i] = size * ((float)(test_random(&seed) % 2001) / 1000.0f - 1.0f);
+    }
+    state_ok(tqe_model_fingerprint_text(m, name, &err), &err);
+    state_ok(tqe_kmean_write(path, mean, &shape, name, "a test", &err), &err);
+    free(mean);
+}
+
+/* Of layers 0, 1, 2 ... of m: these schemes, over and over. */
+static inline void state_write_layers(const char *path, const tqe_model *m,
+                                      const char *const *texts, size_t n_texts)
+{
+    tqe_model_info info;
+    tqe_error err = {TQE_OK, ""};
+    tq_scheme s[TQE_MAX_LAYERS];
+    tqe_model_get_info(m, &info);
+    for (uint32_t i = 0; i < info.n_layers; i++) {
+        assert_int_equal(tq_scheme_parse(&s[i], texts[i % n_texts], NULL, 0), TQ_OK);
+    }
+    state_ok(tqe_layers_write(path, s, info.n_layers, NULL, &err), &err);
 }
 
 /* Files of a folder that end with `end` ("": all); last: NULL or gets the last name seen. */
