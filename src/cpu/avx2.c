@@ -94,6 +94,13 @@ static int row_is_finite(const float *x, size_t dim)
     __m256i top = _mm256_setzero_si256();
     size_t i = 0;
 
+    for (; i + 64 <= dim; i += 64) {
+#pragma GCC unroll 8
+        for (size_t k = 0; k < 64; k += 8) {
+            __m256i u = _mm256_loadu_si256((const __m256i *)(const void *)(x + i + k));
+            top = _mm256_max_epi32(top, _mm256_and_si256(u, magnitude));
+        }
+    }
     for (; i + 8 <= dim; i += 8) {
         __m256i u = _mm256_loadu_si256((const __m256i *)(const void *)(x + i));
         top = _mm256_max_epi32(top, _mm256_and_si256(u, magnitude));

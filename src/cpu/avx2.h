@@ -232,19 +232,31 @@ TQ_INLINE __m256 tq_hadamard8(__m256 v)
     return _mm256_fmadd_ps(v, s4, _mm256_permute2f128_ps(v, v, 0x01));
 }
 
-/* Stages over n vectors, n a power of two. */
-TQ_INLINE void tq_hadamard_across(__m256 *v, int n)
+/* One stage over n vectors: butterflies between v[i] and v[i + h]. Unrolled by request: rolled up,
+ * the vectors would live in memory. */
+TQ_INLINE void tq_hadamard_across_stage(__m256 *v, const int n, const int h)
 {
-    for (int h = 1; h < n; h *= 2) {
-        for (int i = 0; i < n; i++) {
-            if (i & h)
-                continue;
-            __m256 a = v[i];
-            __m256 b = v[i + h];
-            v[i] = _mm256_add_ps(a, b);
-            v[i + h] = _mm256_sub_ps(a, b);
-        }
+#pragma GCC unroll 16
+    for (int i = 0; i < n; i++) {
+        if (i & h)
+            continue;
+        const __m256 a = v[i], b = v[i + h];
+        v[i] = _mm256_add_ps(a, b);
+        v[i + h] = _mm256_sub_ps(a, b);
     }
+}
+
+/* Stages over n vectors, n a power of two up to 16. */
+TQ_INLINE void tq_hadamard_across(__m256 *v, const int n)
+{
+    if (n > 1)
+        tq_hadamard_across_stage(v, n, 1);
+    if (n > 2)
+        tq_hadamard_across_stage(v, n, 2);
+    if (n > 4)
+        tq_hadamard_across_stage(v, n, 4);
+    if (n > 8)
+        tq_hadamard_across_stage(v, n, 8);
 }
 
 /* y = H (pre * x) / sqrt(dim) * post; pre and post are sign tables or NULL; y == x is allowed. */
@@ -255,6 +267,7 @@ TQ_INLINE void tq_hadamard(float *y, const float *x, int dim, const float *pre, 
 
     for (int block = 0; block < n_blocks; block++) {
         __m256 v[8];
+#pragma GCC unroll 8
         for (int i = 0; i < 8; i++) {
             v[i] = _mm256_loadu_ps(x + 64 * block + 8 * i);
             if (pre)
@@ -262,14 +275,17 @@ TQ_INLINE void tq_hadamard(float *y, const float *x, int dim, const float *pre, 
             v[i] = tq_hadamard8(v[i]);
         }
         tq_hadamard_across(v, 8);
+#pragma GCC unroll 8
         for (int i = 0; i < 8; i++)
             _mm256_storeu_ps(y + 64 * block + 8 * i, v[i]);
     }
     for (int i = 0; i < 8; i++) {
         __m256 v[8];
+#pragma GCC unroll 8
         for (int block = 0; block < n_blocks; block++)
             v[block] = _mm256_loadu_ps(y + 64 * block + 8 * i);
         tq_hadamard_across(v, n_blocks);
+#pragma GCC unroll 8
         for (int block = 0; block < n_blocks; block++) {
             v[block] = _mm256_mul_ps(v[block], scale);
             if (post)

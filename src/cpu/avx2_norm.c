@@ -70,26 +70,30 @@ static __m256i table_of(const tq_codebook *book, uint32_t first)
     return _mm256_broadcastsi128_si256(load128(t));
 }
 
+static uint32_t cell_of(int16_t p)
+{
+    const uint32_t at = (uint32_t)p * CELLS_PER_65536 >> 16;
+    return at < N_CELLS ? at : N_CELLS - 1;
+}
+
+/* Each boundary is put into its cell; the boundaries of lower cells are counted, in all cells at
+ * once. */
 static void cells_init(norm_cells *c, const int16_t *edges, uint32_t n)
 {
-    uint8_t low[N_CELLS], high[N_CELLS], before[N_CELLS];
-    uint32_t next = 0;
+    const __m128i cell = _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m128i low = _mm_set1_epi8(-1), high = _mm_set1_epi8(0x7f), before = _mm_setzero_si128();
 
-    for (uint32_t i = 0; i < N_CELLS; i++) {
-        uint32_t bound = 32767;
-        before[i] = (uint8_t)next;
-        if (next < n) {
-            const uint32_t cell = (uint32_t)edges[next] * CELLS_PER_65536 >> 16;
-            if ((cell < N_CELLS ? cell : N_CELLS - 1) == i)
-                bound = (uint32_t)edges[next++];
-        }
-        low[i] = (uint8_t)bound;
-        high[i] = (uint8_t)(bound >> 8);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t at = cell_of(edges[i]);
+        assert(i == 0 || at > cell_of(edges[i - 1])); /* or two boundaries share a cell */
+        const __m128i own = _mm_set1_epi8((char)at), here = _mm_cmpeq_epi8(cell, own);
+        low = _mm_blendv_epi8(low, _mm_set1_epi8((char)edges[i]), here);
+        high = _mm_blendv_epi8(high, _mm_set1_epi8((char)(edges[i] >> 8)), here);
+        before = _mm_sub_epi8(before, _mm_cmpgt_epi8(cell, own));
     }
-    assert(next == n); /* or two boundaries share a cell */
-    c->low = _mm256_broadcastsi128_si256(load128(low));
-    c->high = _mm256_broadcastsi128_si256(load128(high));
-    c->before = _mm256_broadcastsi128_si256(load128(before));
+    c->low = _mm256_broadcastsi128_si256(low);
+    c->high = _mm256_broadcastsi128_si256(high);
+    c->before = _mm256_broadcastsi128_si256(before);
 }
 
 static void encoder_init(encoder *e, const tq_codec *c)
@@ -108,10 +112,11 @@ static void encoder_init(encoder *e, const tq_codec *c)
     for (uint32_t i = 0; i < c->effort; i++) {
         int16_t edges[MAX_EDGES];
         tq_codebook_edges(book, tq_stretches[i], edges);
-        for (uint32_t k = 0; k + 1 < book->n_levels; k++)
-            e->edges[i][k] = _mm256_set1_epi16(edges[k]);
         if (c->bits == 4)
             cells_init(&e->cells[i], edges, book->n_levels - 1);
+        else
+            for (uint32_t k = 0; k + 1 < book->n_levels; k++)
+                e->edges[i][k] = _mm256_set1_epi16(edges[k]);
     }
 }
 

@@ -361,6 +361,7 @@ void tq_avx2_decoder_init(tq_avx2_decoder *d, const tq_codec *c, float unit, int
     d->unit = unit;
     d->per_scale = (float)((double)unit / sqrt((double)c->dim));
     d->rotated = rotated;
+    d->sign = tq_sign_table(c->dim);
     if (rotated && c->zero_bytes) {
         for (uint32_t j = 0; j < c->dim; j++)
             d->ones[j] = 1;
@@ -388,26 +389,70 @@ static void add_mean(float *dst, const float *ones, float m, uint32_t dim)
     }
 }
 
+/* Rows of 64 * n elements: back from the rotation, times t, in two passes over dst. */
+TQ_INLINE void restore_blocks(float *dst, const int8_t *level, __m256 t, const float *sign,
+                              const int n)
+{
+    for (int block = 0; block < n; block++) {
+        __m256 v[8];
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++)
+            v[i] = tq_hadamard8(levels8(level + 64 * block + 8 * i));
+        tq_hadamard_across(v, 8);
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++)
+            _mm256_storeu_ps(dst + 64 * block + 8 * i, v[i]);
+    }
+    for (int i = 0; i < 64; i += 8) {
+        __m256 v[4];
+#pragma GCC unroll 4
+        for (int block = 0; block < n; block++)
+            v[block] = _mm256_loadu_ps(dst + 64 * block + i);
+        tq_hadamard_across(v, n);
+#pragma GCC unroll 4
+        for (int block = 0; block < n; block++) {
+            const int j = 64 * block + i;
+            v[block] = _mm256_mul_ps(_mm256_mul_ps(v[block], t), _mm256_loadu_ps(sign + j));
+            _mm256_storeu_ps(dst + j, v[block]);
+        }
+    }
+}
+
+static void restore_any(float *dst, const int8_t *level, __m256 t, const float *sign, uint32_t dim)
+{
+    for (uint32_t j = 0; j < dim; j += 8)
+        _mm256_storeu_ps(dst + j, levels8(level + j));
+    tq_avx2_hadamard(dst, dim);
+    for (uint32_t j = 0; j < dim; j += 8) {
+        __m256 v = _mm256_mul_ps(_mm256_loadu_ps(dst + j), t);
+        _mm256_storeu_ps(dst + j, _mm256_mul_ps(v, _mm256_loadu_ps(sign + j)));
+    }
+}
+
 void tq_avx2_reconstruct(const tq_avx2_decoder *d, float *dst, const int8_t *level,
                          const uint8_t *scale, const uint8_t *mean)
 {
     const uint32_t dim = d->c->dim;
     const float s = f16_at(scale);
+    const __m256 t = _mm256_set1_ps(s * (d->rotated ? d->unit : d->per_scale));
 
-    if (d->rotated) {
-        const __m256 t = _mm256_set1_ps(s * d->unit);
+    switch (d->rotated ? 0 : dim) {
+    case 0:
         for (uint32_t j = 0; j < dim; j += 8)
             _mm256_storeu_ps(dst + j, _mm256_mul_ps(levels8(level + j), t));
-    } else {
-        const __m256 t = _mm256_set1_ps(s * d->per_scale);
-        const float *sign = tq_sign_table(dim);
-        for (uint32_t j = 0; j < dim; j += 8)
-            _mm256_storeu_ps(dst + j, levels8(level + j));
-        tq_avx2_hadamard(dst, dim);
-        for (uint32_t j = 0; j < dim; j += 8) {
-            __m256 v = _mm256_mul_ps(_mm256_loadu_ps(dst + j), t);
-            _mm256_storeu_ps(dst + j, _mm256_mul_ps(v, _mm256_loadu_ps(sign + j)));
-        }
+        break;
+    case 64:
+        restore_blocks(dst, level, t, d->sign, 1);
+        break;
+    case 128:
+        restore_blocks(dst, level, t, d->sign, 2);
+        break;
+    case 256:
+        restore_blocks(dst, level, t, d->sign, 4);
+        break;
+    default:
+        restore_any(dst, level, t, d->sign, dim);
+        break;
     }
     if (mean)
         add_mean(dst, d->rotated ? d->ones : NULL, f16_at(mean), dim);

@@ -42,6 +42,7 @@ typedef struct tq_avx2_decoder {
     float unit;      /* of the codebook */
     float per_scale; /* f32(unit / sqrt(dim)) */
     int rotated;
+    const float *sign;      /* [dim] */
     float ones[TQ_ROW_MAX]; /* rotated, with TQ_CODEC_MEAN: the rotation of equal elements */
 } tq_avx2_decoder;
 

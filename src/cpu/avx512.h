@@ -146,19 +146,31 @@ TQ_INLINE __m512 tq_butterfly16(__m512 v, int distance)
     return _mm512_fmadd_ps(v, sign, t);
 }
 
-/* Stages over n vectors, n a power of two. */
-TQ_INLINE void tq_hadamard_across16(__m512 *v, int n)
+/* One stage over n vectors: butterflies between v[i] and v[i + h]. Unrolled by request: rolled up,
+ * the vectors would live in memory. */
+TQ_INLINE void tq_hadamard_across16_stage(__m512 *v, const int n, const int h)
 {
-    for (int h = 1; h < n; h *= 2) {
-        for (int i = 0; i < n; i++) {
-            if (i & h)
-                continue;
-            __m512 a = v[i];
-            __m512 b = v[i + h];
-            v[i] = _mm512_add_ps(a, b);
-            v[i + h] = _mm512_sub_ps(a, b);
-        }
+#pragma GCC unroll 16
+    for (int i = 0; i < n; i++) {
+        if (i & h)
+            continue;
+        const __m512 a = v[i], b = v[i + h];
+        v[i] = _mm512_add_ps(a, b);
+        v[i + h] = _mm512_sub_ps(a, b);
     }
+}
+
+/* Stages over n vectors, n a power of two up to 16. */
+TQ_INLINE void tq_hadamard_across16(__m512 *v, const int n)
+{
+    if (n > 1)
+        tq_hadamard_across16_stage(v, n, 1);
+    if (n > 2)
+        tq_hadamard_across16_stage(v, n, 2);
+    if (n > 4)
+        tq_hadamard_across16_stage(v, n, 4);
+    if (n > 8)
+        tq_hadamard_across16_stage(v, n, 8);
 }
 
 /* y = H (pre * x) / sqrt(dim) * post; pre and post are sign tables or NULL; y == x is allowed.
@@ -171,6 +183,7 @@ TQ_INLINE void tq_hadamard_row16(float *y, const float *x, int dim, const float 
 
     for (int block = 0; block < dim; block += 256) {
         __m512 v[16];
+#pragma GCC unroll 16
         for (int i = 0; i < n; i++) {
             v[i] = _mm512_loadu_ps(x + block + 16 * i);
             if (pre)
@@ -179,6 +192,7 @@ TQ_INLINE void tq_hadamard_row16(float *y, const float *x, int dim, const float 
                 v[i] = tq_butterfly16(v[i], distance);
         }
         tq_hadamard_across16(v, n);
+#pragma GCC unroll 16
         for (int i = 0; i < n; i++) {
             if (dim <= 256) {
                 v[i] = _mm512_mul_ps(v[i], scale);

@@ -233,19 +233,31 @@ TQ_INLINE float32x4_t tq_hadamard4(float32x4_t v)
     return vfmaq_f32(vextq_f32(v, v, 2), v, s2);
 }
 
-/* Stages over n vectors, n a power of two. */
-TQ_INLINE void tq_hadamard_across(float32x4_t *v, int n)
+/* One stage over n vectors: butterflies between v[i] and v[i + h]. Unrolled by request: rolled up,
+ * the vectors would live in memory. */
+TQ_INLINE void tq_hadamard_across_stage(float32x4_t *v, const int n, const int h)
 {
-    for (int h = 1; h < n; h *= 2) {
-        for (int i = 0; i < n; i++) {
-            if (i & h)
-                continue;
-            float32x4_t a = v[i];
-            float32x4_t b = v[i + h];
-            v[i] = vaddq_f32(a, b);
-            v[i + h] = vsubq_f32(a, b);
-        }
+#pragma GCC unroll 16
+    for (int i = 0; i < n; i++) {
+        if (i & h)
+            continue;
+        const float32x4_t a = v[i], b = v[i + h];
+        v[i] = vaddq_f32(a, b);
+        v[i + h] = vsubq_f32(a, b);
     }
+}
+
+/* Stages over n vectors, n a power of two up to 16. */
+TQ_INLINE void tq_hadamard_across(float32x4_t *v, const int n)
+{
+    if (n > 1)
+        tq_hadamard_across_stage(v, n, 1);
+    if (n > 2)
+        tq_hadamard_across_stage(v, n, 2);
+    if (n > 4)
+        tq_hadamard_across_stage(v, n, 4);
+    if (n > 8)
+        tq_hadamard_across_stage(v, n, 8);
 }
 
 /* y = H (pre * x) / sqrt(dim) * post; pre and post are sign tables or NULL; y == x is allowed. */

@@ -64,12 +64,6 @@ float tq_row_coordinates(int16_t *p, const tq_rotated_row *r, uint32_t dim, floa
     return r->norm * (float)(2 * one / (u * u));
 }
 
-float tq_row_criterion(int32_t dot, int32_t ll)
-{
-    float t = (float)dot;
-    return dot > 0 ? t * t / (float)ll : 0;
-}
-
 uint16_t tq_row_scale(float num, int32_t dot, int saturates)
 {
     if (saturates)

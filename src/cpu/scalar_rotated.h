@@ -34,7 +34,11 @@ float tq_row_coordinates(int16_t *p, const tq_rotated_row *r, uint32_t dim, floa
 void tq_row_fixed_point(int16_t *p, const tq_rotated_row *r, uint32_t dim, float inv);
 
 /* What the scale search maximises: grows with the cosine of p and the levels. 0 for dot <= 0. */
-float tq_row_criterion(int32_t dot, int32_t ll);
+static inline float tq_row_criterion(int32_t dot, int32_t ll)
+{
+    const float t = (float)dot;
+    return dot > 0 ? t * t / (float)ll : 0;
+}
 
 /* f16 bits of the scale: num / dot, saturating. */
 uint16_t tq_row_scale(float num, int32_t dot, int saturates);
