@@ -399,6 +399,11 @@ size_t tqe_attn_bytes_used(const tqe_attn *a)
     return packed + f16;
 }
 
+tqe_status tqe_attn_view(const tqe_attn *a, uint32_t layer, tq_view *out, tqe_error *err)
+{
+    return tqe_attn_status(tq_cache_view(a->cache, a->seq, layer, out), err);
+}
+
 void tqe_attn_stats(const tqe_attn *a, size_t *bytes_per_token, size_t *capacity_bytes)
 {
     tq_cache_stats s = {0};

@@ -225,6 +225,8 @@ tqe_status tqe_attn_set_mark(tqe_attn *a, tqe_error *err);
 void tqe_attn_drop_mark(tqe_attn *a, bool go_back);
 uint32_t tqe_attn_len(const tqe_attn *a);
 size_t tqe_attn_bytes_used(const tqe_attn *a);
+/* One layer of the timeline as it is between steps. */
+tqe_status tqe_attn_view(const tqe_attn *a, uint32_t layer, tq_view *out, tqe_error *err);
 void tqe_attn_stats(const tqe_attn *a, size_t *bytes_per_token, size_t *capacity_bytes);
 
 /* ---- attn_pages.c: timelines as bytes and back, and timelines that are kept
@@ -270,6 +272,12 @@ void tqe_kept_clear(tqe_attn *a);
 /* ---- session.c, for snapshots and prefixes ------------------------------------------------------
  */
 
+/* A session whose layers are stored as schemes [n_layers] say, without k_mean
+ * [n_layers][n_kv_heads] [d_head] where that is not NULL, in place of p->kv. Nothing names that: it
+ * must not be saved. */
+tqe_status tqe_session_create_layers(tqe_session **out, const tqe_model *m,
+                                     const tqe_session_params *p, const tq_scheme *schemes,
+                                     const float *k_mean, tqe_error *err);
 tqe_attn *tqe_session_attn(const tqe_session *s);
 const tqe_model *tqe_session_model(const tqe_session *s);
 /* Could n tokens follow the first `keep` ones of the timeline? */

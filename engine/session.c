@@ -227,8 +227,27 @@ static tqe_status session_init(tqe_session *s, tqe_error *err)
     return slot_prepare(&s->decode, s, 1, TQE_OUT_LAST, err);
 }
 
-tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_session_params *p,
+/* Layers as the caller gives them, for geo to own. */
+static tqe_status copy_layers(tqe_attn_geometry *geo, const tq_scheme *schemes, const float *k_mean,
                               tqe_error *err)
+{
+    const size_t n_keys = (size_t)geo->n_layers * geo->n_kv_heads * geo->d_head;
+    geo->schemes = malloc(geo->n_layers * sizeof(*schemes));
+    geo->k_mean = k_mean != NULL ? malloc(n_keys * sizeof(*k_mean)) : NULL;
+    if (geo->schemes == NULL || (k_mean != NULL && geo->k_mean == NULL)) {
+        tqe_scheme_unload(geo);
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory for the schemes of the layers");
+    }
+    memcpy(geo->schemes, schemes, geo->n_layers * sizeof(*schemes));
+    if (k_mean != NULL) {
+        memcpy(geo->k_mean, k_mean, n_keys * sizeof(*k_mean));
+    }
+    return TQE_OK;
+}
+
+tqe_status tqe_session_create_layers(tqe_session **out, const tqe_model *m,
+                                     const tqe_session_params *p, const tq_scheme *schemes,
+                                     const float *k_mean, tqe_error *err)
 {
     if (out == NULL || m == NULL) {
         return tqe_fail(err, TQE_ERR_ARG, "no model");
@@ -242,7 +261,8 @@ tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_s
     tqe_attn_geometry geo = {0};
     tqe_status st = check_params(m, p, &s->info, &geo, err);
     if (st == TQE_OK) {
-        st = tqe_scheme_load(&geo, m, s->scheme_id, err);
+        st = schemes == NULL ? tqe_scheme_load(&geo, m, s->scheme_id, err)
+                             : copy_layers(&geo, schemes, k_mean, err);
     }
     if (st == TQE_OK) {
         st = tqe_attn_create(&s->attn, &geo, err);
@@ -256,6 +276,12 @@ tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_s
     }
     *out = s;
     return TQE_OK;
+}
+
+tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_session_params *p,
+                              tqe_error *err)
+{
+    return tqe_session_create_layers(out, m, p, NULL, NULL, err);
 }
 
 tqe_status tqe_session_fork(tqe_session **out, const tqe_session *from, size_t n, tqe_error *err)
