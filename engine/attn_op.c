@@ -148,14 +148,23 @@ static double cache_bytes(const tqe_attn_geometry *geo)
 static tqe_status allocate_scratch(tqe_attn *a, tqe_error *err)
 {
     const tqe_attn_geometry *geo = &a->geo;
-    const tq_layer layer = tqe_kv_layer(geo);
+    tq_layer layer = tqe_kv_layer(geo);
     size_t partials_bytes = 0;
     size_t work_bytes = 0;
     tq_status st = tq_attn_bounds(&layer, geo->n_heads, geo->n_batch, geo->n_ctx, &partials_bytes,
                                   &work_bytes);
+    if (st == TQ_OK && geo->scheme.attn != TQ_ATTN_FUSED) { /* for tqe_attn_set_mode */
+        size_t partials = 0;
+        size_t work = 0;
+        layer.scheme.attn = TQ_ATTN_FUSED;
+        st = tq_attn_bounds(&layer, geo->n_heads, geo->n_batch, geo->n_ctx, &partials, &work);
+        partials_bytes = partials > partials_bytes ? partials : partials_bytes;
+        work_bytes = work > work_bytes ? work : work_bytes;
+    }
     if (st != TQ_OK) {
         return tqe_attn_status(st, err);
     }
+    a->mode = geo->scheme.attn;
     a->layers = calloc(geo->n_layers, sizeof(*a->layers));
     a->work_stride = round64(work_bytes > 0 ? work_bytes : 1);
     a->partials = aligned_alloc(64, round64(partials_bytes > 0 ? partials_bytes : 1));
@@ -302,6 +311,7 @@ tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_erro
         };
         st = tq_cache_view(a->cache, a->seq, i, &a->layers[i].view);
         if (st == TQ_OK) {
+            a->layers[i].view.attn = a->mode;
             st = tq_attn_plan_init(&a->layers[i].plan, &cfg, &a->layers[i].view);
         }
     }
@@ -312,6 +322,11 @@ tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_erro
     atomic_store(&a->status, TQ_OK);
     a->n_tokens += n;
     return TQE_OK;
+}
+
+void tqe_attn_set_mode(tqe_attn *a, tq_attn_mode mode)
+{
+    a->mode = mode;
 }
 
 void tqe_attn_sync(tqe_attn *a)
