@@ -138,8 +138,7 @@ tqe_status tqe_kv_plan_make(tqe_kv_plan *out, const tqe_model_info *m, const tq_
     return st;
 }
 
-/* ---- Layers that differ -----------------------------------------------------------------------
- */
+/* ---- Layers that differ ---- */
 
 tqe_status tqe_tune_layer_bytes(const tqe_model_info *m, const tq_scheme *scheme, uint32_t *bytes,
                                 tqe_error *err)
@@ -166,9 +165,13 @@ tqe_status tqe_tune_cache_bytes(const tqe_model_info *m, const tq_scheme *layers
                              .n_seqs = 1,
                              .rollback = TQE_DEFAULT_ROLLBACK,
                              .isa_mask = TQ_ISA_ALL};
-    size_t page = 0;
+    tq_cache_config cfg;
+    if (!tqe_kv_config(&cfg, &geo)) {
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
+    }
     const tq_status st =
-        cache_bytes(&geo, (n_ctx + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS, bytes, &page);
+        cache_bytes(&cfg, &geo, (n_ctx + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS, bytes);
+    free((void *)(uintptr_t)cfg.layers);
     return st == TQ_OK ? TQE_OK
                        : tqe_fail(err, TQE_ERR_ARG, "no cache of %u tokens is possible", n_ctx);
 }
