@@ -155,16 +155,21 @@ static tqe_status allocate_scratch(tqe_attn *a, tqe_error *err)
     size_t partials_bytes = 0;
     size_t work_bytes = 0;
     for (uint32_t i = 0; i < geo->n_layers; i++) {
-        const tq_layer layer = tqe_kv_layer(geo, i);
-        size_t partials = 0, work = 0;
-        const tq_status st =
-            tq_attn_bounds(&layer, geo->n_heads, geo->n_batch, geo->n_ctx, &partials, &work);
-        if (st != TQ_OK) {
-            return tqe_attn_status(st, err);
+        tq_layer layer = tqe_kv_layer(geo, i);
+        for (int way = 0; way < 2; way++) { /* the other one for tqe_attn_set_mode */
+            size_t partials = 0;
+            size_t work = 0;
+            const tq_status st =
+                tq_attn_bounds(&layer, geo->n_heads, geo->n_batch, geo->n_ctx, &partials, &work);
+            if (st != TQ_OK) {
+                return tqe_attn_status(st, err);
+            }
+            partials_bytes = partials > partials_bytes ? partials : partials_bytes;
+            work_bytes = work > work_bytes ? work : work_bytes;
+            layer.scheme.attn = TQ_ATTN_FUSED;
         }
-        partials_bytes = partials > partials_bytes ? partials : partials_bytes;
-        work_bytes = work > work_bytes ? work : work_bytes;
     }
+    a->mode = geo->scheme.attn;
     a->layers = calloc(geo->n_layers, sizeof(*a->layers));
     a->work_stride = round64(work_bytes > 0 ? work_bytes : 1);
     a->partials = aligned_alloc(64, round64(partials_bytes > 0 ? partials_bytes : 1));
@@ -318,6 +323,7 @@ tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_erro
         };
         st = tq_cache_view(a->cache, a->seq, i, &a->layers[i].view);
         if (st == TQ_OK) {
+            a->layers[i].view.attn = a->mode;
             st = tq_attn_plan_init(&a->layers[i].plan, &cfg, &a->layers[i].view);
         }
     }
@@ -328,6 +334,11 @@ tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_erro
     atomic_store(&a->status, TQ_OK);
     a->n_tokens += n;
     return TQE_OK;
+}
+
+void tqe_attn_set_mode(tqe_attn *a, tq_attn_mode mode)
+{
+    a->mode = mode;
 }
 
 void tqe_attn_sync(tqe_attn *a)
@@ -397,6 +408,11 @@ size_t tqe_attn_bytes_used(const tqe_attn *a)
     size_t f16 = 0;
     (void)tq_cache_seq_bytes(a->cache, a->seq, &packed, &f16);
     return packed + f16;
+}
+
+tqe_status tqe_attn_view(const tqe_attn *a, uint32_t layer, tq_view *out, tqe_error *err)
+{
+    return tqe_attn_status(tq_cache_view(a->cache, a->seq, layer, out), err);
 }
 
 void tqe_attn_stats(const tqe_attn *a, size_t *bytes_per_token, size_t *capacity_bytes)

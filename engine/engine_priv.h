@@ -216,6 +216,9 @@ struct ggml_tensor *tqe_attn_output_node(tqe_attn *a, struct ggml_context *ctx, 
 /* One step: begin (room for n tokens, views, plans; the last layer may ask for fewer queries),
  * run the graph, then end: commit when nothing failed, else abort and say why. */
 tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_error *err);
+/* The steps from here on attend so, whatever the scheme says. FUSED is possible on any scheme,
+ * DEQUANT on one that has it. */
+void tqe_attn_set_mode(tqe_attn *a, tq_attn_mode mode);
 bool tqe_attn_ok(const tqe_attn *a); /* no node of the step failed so far */
 tqe_status tqe_attn_end(tqe_attn *a, bool keep, tqe_error *err);
 tqe_status tqe_attn_truncate(tqe_attn *a, uint32_t n, tqe_error *err);
@@ -225,6 +228,8 @@ tqe_status tqe_attn_set_mark(tqe_attn *a, tqe_error *err);
 void tqe_attn_drop_mark(tqe_attn *a, bool go_back);
 uint32_t tqe_attn_len(const tqe_attn *a);
 size_t tqe_attn_bytes_used(const tqe_attn *a);
+/* One layer of the timeline as it is between steps. */
+tqe_status tqe_attn_view(const tqe_attn *a, uint32_t layer, tq_view *out, tqe_error *err);
 void tqe_attn_stats(const tqe_attn *a, size_t *bytes_per_token, size_t *capacity_bytes);
 
 /* ---- attn_pages.c: timelines as bytes and back, and timelines that are kept
@@ -267,9 +272,25 @@ bool tqe_kept_resume(tqe_attn *a, uint32_t i, uint32_t n);
 bool tqe_kept_evict(tqe_attn *a);
 void tqe_kept_clear(tqe_attn *a);
 
+/* ---- session.c, for evaluations
+ * ------------------------------------------------------------------
+ */
+
+/* Logits [n][n_vocab] that n tokens, at most a batch, would have by attn=fused. The session, whose
+ * scheme says attn=dequant, is as before: the same tokens can then be evaluated on the same bytes.
+ */
+tqe_status tqe_session_try_fused(tqe_session *s, const int32_t *ids, size_t n, float *logits,
+                                 tqe_error *err);
+
 /* ---- session.c, for snapshots and prefixes ------------------------------------------------------
  */
 
+/* A session whose layers are stored as schemes [n_layers] say, without k_mean
+ * [n_layers][n_kv_heads] [d_head] where that is not NULL, in place of p->kv. Nothing names that: it
+ * must not be saved. */
+tqe_status tqe_session_create_layers(tqe_session **out, const tqe_model *m,
+                                     const tqe_session_params *p, const tq_scheme *schemes,
+                                     const float *k_mean, tqe_error *err);
 tqe_attn *tqe_session_attn(const tqe_session *s);
 const tqe_model *tqe_session_model(const tqe_session *s);
 /* Could n tokens follow the first `keep` ones of the timeline? */

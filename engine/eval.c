@@ -29,7 +29,9 @@ typedef struct side {
     tqe_session *session; /* ours, or */
     tqe_peer *peer;
     reference *own; /* NULL: no side is compared with this one */
+    float *tried;   /* [batch][n_vocab] until the exact side has its own; NULL: none */
     double *kl;     /* [n_ctx] */
+    double *apart;  /* [n_ctx], from the exact side */
     double *nll;    /* [n_ctx], the last one unset */
     bool *same;     /* [n_ctx] */
 } side;
@@ -42,6 +44,7 @@ struct tqe_eval {
     size_t n_sides;
     float *logits;  /* [batch][n_vocab] */
     double *sorted; /* [n_ctx] */
+    double *probs;  /* [n_vocab] */
 };
 
 uint32_t tqe_eval_buckets(uint32_t n_ctx, uint32_t *width)
@@ -90,10 +93,16 @@ static tqe_status add_reference(tqe_eval *e, side *s, tqe_error *err)
 
 static tqe_status add_arrays(const tqe_eval *e, side *s, tqe_error *err)
 {
+    const size_t n_tried = s->info.exact != 0 ? (size_t)e->batch * e->n_vocab : 1;
+    s->tried = malloc(n_tried * sizeof(*s->tried));
     s->kl = malloc(e->n_ctx * sizeof(*s->kl));
+    s->apart = calloc(e->n_ctx, sizeof(*s->apart));
     s->nll = malloc(e->n_ctx * sizeof(*s->nll));
     s->same = malloc(e->n_ctx * sizeof(*s->same));
-    return s->kl != NULL && s->nll != NULL && s->same != NULL ? TQE_OK : no_memory(err);
+    return s->tried != NULL && s->kl != NULL && s->apart != NULL && s->nll != NULL &&
+                   s->same != NULL
+               ? TQE_OK
+               : no_memory(err);
 }
 
 /* Is there a side of this kind with this name? */
@@ -107,7 +116,9 @@ static bool has_side(const tqe_eval *e, const char *kv, bool is_peer)
     return false;
 }
 
-static tqe_status add_side(tqe_eval *e, const char *kv, bool is_peer, uint32_t ref, tqe_error *err)
+/* exact: the index of the side whose session this one tries its steps on, 0: it has its own. */
+static tqe_status add_side(tqe_eval *e, const char *kv, bool is_peer, uint32_t ref, uint32_t exact,
+                           tqe_error *err)
 {
     if (e->n_sides == TQE_EVAL_MAX_SIDES) {
         return tqe_fail(err, TQE_ERR_ARG, "more than %d schemes", TQE_EVAL_MAX_SIDES);
@@ -116,7 +127,7 @@ static tqe_status add_side(tqe_eval *e, const char *kv, bool is_peer, uint32_t r
         return tqe_fail(err, TQE_ERR_ARG, "the name of a KV scheme is too long");
     }
     side *s = &e->sides[e->n_sides];
-    s->info = (tqe_eval_side){.is_peer = is_peer, .reference = ref};
+    s->info = (tqe_eval_side){.is_peer = is_peer, .reference = ref, .exact = exact};
     strcpy(s->info.kv, kv);
     e->n_sides++; /* from here on it is freed with the eval */
     tqe_error why = {TQE_OK, ""};
@@ -128,7 +139,7 @@ static tqe_status add_side(tqe_eval *e, const char *kv, bool is_peer, uint32_t r
                                    .kv_type = kv,
                                    .share = e->sides[e->n_sides - 2].peer};
         st = tqe_peer_create(&s->peer, e->model_path, &p, &why);
-    } else {
+    } else if (exact == 0) {
         const tqe_session_params p = {.n_ctx = e->n_cache,
                                       .n_threads = e->n_threads,
                                       .n_batch = e->batch,
@@ -142,39 +153,54 @@ static tqe_status add_side(tqe_eval *e, const char *kv, bool is_peer, uint32_t r
     return add_arrays(e, s, err);
 }
 
-/* Adds one of the user's schemes under its canonical name. */
-static tqe_status add_scheme(tqe_eval *e, const char *kv, tqe_error *err)
+/* Adds one of the user's schemes under its canonical name. exact: two sides, before it that which
+ * attends on its packed bytes. */
+static tqe_status add_scheme(tqe_eval *e, const char *kv, bool exact, tqe_error *err)
 {
     tq_scheme scheme;
     char name[TQ_SCHEME_TEXT_BYTES];
     char why[256] = "";
-    if (tq_scheme_parse(&scheme, kv, why, sizeof(why)) != TQ_OK ||
-        tq_scheme_format(&scheme, name, sizeof(name)) != TQ_OK) {
+    tq_status st = tq_scheme_parse(&scheme, kv, why, sizeof(why));
+    if (st == TQ_OK && exact) {
+        scheme.attn = TQ_ATTN_FUSED;
+    }
+    if (st != TQ_OK || tq_scheme_format(&scheme, name, sizeof(name)) != TQ_OK) {
         return tqe_fail(err, TQE_ERR_SCHEME, "KV scheme '%s': %s", tqe_quote(kv, strlen(kv)).text,
                         why);
     }
-    return has_side(e, name, false) ? TQE_OK : add_side(e, name, false, 0, err);
+    if (has_side(e, name, false)) {
+        return TQE_OK;
+    }
+    const uint32_t next = (uint32_t)e->n_sides + 1;
+    const tqe_status added = add_side(e, name, false, 0, exact ? next : 0, err);
+    if (added != TQE_OK || !exact) {
+        return added;
+    }
+    scheme.attn = TQ_ATTN_DEQUANT;
+    return tq_scheme_format(&scheme, name, sizeof(name)) == TQ_OK
+               ? add_side(e, name, false, 0, 0, err)
+               : tqe_fail(err, TQE_ERR_SCHEME, "the name of a KV scheme is too long");
 }
 
 static tqe_status add_sides(tqe_eval *e, const tqe_eval_params *p, tqe_error *err)
 {
-    tqe_status st = add_side(e, "f32", false, 0, err);
+    tqe_status st = add_side(e, "f32", false, 0, 0, err);
     if (st == TQE_OK && (st = add_reference(e, &e->sides[0], err)) == TQE_OK) {
-        st = add_side(e, "f16", false, 0, err);
+        st = add_side(e, "f16", false, 0, 0, err);
     }
     for (size_t i = 0; st == TQE_OK && i < p->n_kv; i++) {
-        st = add_scheme(e, p->kv[i], err);
+        st = add_scheme(e, p->kv[i], p->exact, err);
     }
     if (st != TQE_OK || p->n_peer_kv == 0) {
         return st;
     }
     const uint32_t first = (uint32_t)e->n_sides;
-    if ((st = add_side(e, "f16", true, 0, err)) == TQE_OK) {
+    if ((st = add_side(e, "f16", true, 0, 0, err)) == TQE_OK) {
         st = add_reference(e, &e->sides[first], err);
     }
     for (size_t i = 0; st == TQE_OK && i < p->n_peer_kv; i++) {
         if (!has_side(e, p->peer_kv[i], true)) {
-            st = add_side(e, p->peer_kv[i], true, first, err);
+            st = add_side(e, p->peer_kv[i], true, first, 0, err);
         }
     }
     return st;
@@ -192,8 +218,15 @@ static tqe_status eval_init(tqe_eval *e, const tqe_eval_params *p, tqe_error *er
         return tqe_fail(err, TQE_ERR_ARG, "no position to score from %u on in windows of %u tokens",
                         p->from, p->n_ctx);
     }
+    if (p->batch > TQE_EVAL_MAX_BATCH) {
+        return tqe_fail(err, TQE_ERR_ARG, "steps of %u tokens: %d at most", p->batch,
+                        TQE_EVAL_MAX_BATCH);
+    }
     const uint32_t fit = BATCH_LOGITS / info.n_vocab;
-    e->batch = fit < 16 ? 16 : fit > 256 ? 256 : fit;
+    e->batch = p->batch != 0              ? p->batch
+               : fit < 16                 ? 16
+               : fit > TQE_EVAL_MAX_BATCH ? TQE_EVAL_MAX_BATCH
+                                          : fit;
     e->n_vocab = info.n_vocab;
     e->n_ctx = p->n_ctx;
     e->n_cache = p->n_cache;
@@ -204,7 +237,8 @@ static tqe_status eval_init(tqe_eval *e, const tqe_eval_params *p, tqe_error *er
     e->sides = calloc(TQE_EVAL_MAX_SIDES, sizeof(*e->sides));
     e->logits = malloc((size_t)e->batch * e->n_vocab * sizeof(*e->logits));
     e->sorted = malloc(e->n_ctx * sizeof(*e->sorted));
-    if (e->sides == NULL || e->logits == NULL || e->sorted == NULL) {
+    e->probs = malloc(e->n_vocab * sizeof(*e->probs));
+    if (e->sides == NULL || e->logits == NULL || e->sorted == NULL || e->probs == NULL) {
         return no_memory(err);
     }
     return add_sides(e, p, err);
@@ -248,19 +282,27 @@ void tqe_eval_free(tqe_eval *e)
             free(s->own->top);
             free(s->own);
         }
+        free(s->tried);
         free(s->kl);
+        free(s->apart);
         free(s->nll);
         free(s->same);
     }
     free(e->sides);
     free(e->logits);
     free(e->sorted);
+    free(e->probs);
     free(e);
 }
 
 size_t tqe_eval_n_sides(const tqe_eval *e)
 {
     return e->n_sides;
+}
+
+uint32_t tqe_eval_batch(const tqe_eval *e)
+{
+    return e->batch;
 }
 
 void tqe_eval_get_side(const tqe_eval *e, size_t i, tqe_eval_side *out)
@@ -292,6 +334,9 @@ static tqe_status side_clear(const side *s, tqe_error *err)
         tqe_peer_clear(s->peer);
         return TQE_OK;
     }
+    if (s->session == NULL) {
+        return TQE_OK; /* another side's */
+    }
     return tqe_session_truncate(s->session, 0, err);
 }
 
@@ -301,7 +346,7 @@ static uint64_t side_bytes(const tqe_eval *e, const side *s)
         return (uint64_t)tqe_peer_kv_bytes_per_token(s->peer) * e->n_ctx;
     }
     tqe_session_info info;
-    tqe_session_get_info(s->session, &info);
+    tqe_session_get_info(s->info.exact != 0 ? e->sides[s->info.exact].session : s->session, &info);
     return info.kv_bytes_used;
 }
 
@@ -336,17 +381,41 @@ static tqe_status score(const tqe_eval *e, side *s, const float *x, const int32_
     return TQE_OK;
 }
 
-/* One batch on one side. */
+/* How far the side that tried the same step before is from x, logits of an exact side. */
+static void compare_with_tried(const tqe_eval *e, side *s, const float *x, uint32_t first,
+                               uint32_t n, double *probs)
+{
+    const size_t n_vocab = e->n_vocab;
+    for (uint32_t i = 0; i < n; i++, x += n_vocab) {
+        const float *y = s->tried + i * n_vocab;
+        const double lse = tqe_log_sum_exp(x, n_vocab);
+        tqe_softmax(x, n_vocab, lse, probs);
+        s->apart[first + i] = tqe_kl(probs, x, lse, y, tqe_log_sum_exp(y, n_vocab), n_vocab);
+    }
+}
+
+/* One batch on one side. A side that shares the session of the next one comes first and leaves it
+ * as it was. */
 static tqe_status side_batch(tqe_eval *e, side *s, const int32_t *ids, uint32_t first, uint32_t n,
                              tqe_error *err)
 {
-    float *logits = s->own != NULL ? s->own->logits : e->logits;
-    const tqe_status st = side_run(s, ids + first, n, logits, err);
+    float *logits = s->own != NULL ? s->own->logits : s->info.exact != 0 ? s->tried : e->logits;
+    tqe_status st;
+    if (s->info.exact != 0) {
+        tqe_error why = {TQE_OK, ""};
+        st = tqe_session_try_fused(e->sides[s->info.exact].session, ids + first, n, logits, &why);
+        st = st == TQE_OK ? st : side_fail(s, err, st, why.text);
+    } else {
+        st = side_run(s, ids + first, n, logits, err);
+    }
     if (st != TQE_OK) {
         return st;
     }
     if (s->own != NULL) {
         keep_reference(e, s->own, n);
+    }
+    if (s > e->sides && s[-1].info.exact == (uint32_t)(s - e->sides)) {
+        compare_with_tried(e, s - 1, logits, first, n, e->probs);
     }
     return score(e, s, logits, ids, first, n, err);
 }
@@ -358,6 +427,7 @@ static void summarise(const tqe_eval *e, const side *s, tqe_eval_record *rec)
     memset(rec, 0, sizeof(*rec));
     for (uint32_t i = e->from; i < end; i++) {
         rec->kl_mean += s->kl[i] / n;
+        rec->kl_from_exact += s->apart[i] / n;
         rec->nll += s->nll[i] / n;
         rec->same_top += s->same[i] ? 1 : 0;
     }
@@ -444,6 +514,9 @@ tqe_status tqe_eval_needle(tqe_eval *e, const int32_t *ids, size_t n, size_t n_a
                         e->n_cache);
     }
     for (size_t k = 0; k < e->n_sides; k++) {
+        if (e->sides[k].info.exact != 0) {
+            return tqe_fail(err, TQE_ERR_ARG, "needles are not asked with attn=dequant beside");
+        }
         const tqe_status st = ask(e, &e->sides[k], ids, n, n_answer, &hits[k], err);
         if (st != TQE_OK) {
             return st;

@@ -24,6 +24,9 @@ extern "C" {
 #define TQE_EVAL_MAX_SIDES   64
 #define TQE_EVAL_MAX_BUCKETS 16
 #define TQE_EVAL_MIN_CTX     32
+#define TQE_EVAL_MAX_BATCH   256
+/* Steps of up to so many tokens attend on packed bytes, as decoding does. */
+#define TQE_EVAL_PACKED_BATCH 8
 
 typedef struct tqe_eval tqe_eval;
 
@@ -31,8 +34,10 @@ typedef struct tqe_eval_params {
     uint32_t n_ctx;        /* tokens of a window, TQE_EVAL_MIN_CTX.. */
     uint32_t n_cache;      /* tokens that caches hold: n_ctx, or more for longer needles */
     uint32_t from;         /* first scored position, below n_ctx - 1 */
+    uint32_t batch;        /* tokens of a step, up to TQE_EVAL_MAX_BATCH; 0: as many as fit */
     uint32_t n_threads;    /* 0: physical cores */
     uint32_t isa_mask;     /* 0: all */
+    bool exact;            /* measure each of kv with attn=dequant too, see tqe_eval_side.exact */
     const char *const *kv; /* [n_kv] schemes; f32 and f16 are always measured and come first */
     size_t n_kv;
     const char *model_path;     /* for the peers */
@@ -44,15 +49,18 @@ typedef struct tqe_eval_side {
     char kv[TQ_SCHEME_TEXT_BYTES]; /* canonical scheme, or the peer's cache type */
     bool is_peer;
     uint32_t reference; /* index of the side it is compared with; its own: side 0 */
+    uint32_t exact;     /* index of the side with attn=dequant on whose cache this one attends,
+                           so that both see the same bytes and differ by arithmetic; 0: none */
 } tqe_eval_side;
 
 /* One side over one window. Distributions are those after each token; KL in nats, against the
  * side's reference. Scored positions are from .. n_ctx - 2: the last token has no successor. */
 typedef struct tqe_eval_record {
     double kl_mean, kl_median, kl_p99;
-    double same_top;   /* fraction of positions whose likeliest token is that of the reference */
-    double nll;        /* mean negative log-probability of the token that follows, nats */
-    uint64_t kv_bytes; /* of the cache with the window in it, all layers */
+    double same_top;      /* fraction of positions whose likeliest token is that of the reference */
+    double kl_from_exact; /* mean KL of the exact side's distributions and these; 0: no such side */
+    double nll;           /* mean negative log-probability of the token that follows, nats */
+    uint64_t kv_bytes;    /* of the cache with the window in it, all layers */
     double bucket_kl[TQE_EVAL_MAX_BUCKETS]; /* means over positions, unscored ones too */
     double bucket_same_top[TQE_EVAL_MAX_BUCKETS];
 } tqe_eval_record;
@@ -72,6 +80,7 @@ tqe_status tqe_eval_create(tqe_eval **out, const tqe_model *m, const tqe_eval_pa
 void tqe_eval_free(tqe_eval *e);
 
 size_t tqe_eval_n_sides(const tqe_eval *e);
+uint32_t tqe_eval_batch(const tqe_eval *e); /* tokens of a step */
 void tqe_eval_get_side(const tqe_eval *e, size_t i, tqe_eval_side *out);
 
 /* Measure ids [n_ctx] on every side; records [n_sides]. progress gets tokens times sides. */

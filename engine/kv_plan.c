@@ -2,6 +2,7 @@
 /* kv_plan.c — the one place that says how large a session's cache is, for sessions and for people
  * who ask before they start one. So what a plan promises is what a session then takes. */
 #include "engine_priv.h"
+#include "tune.h"
 
 #include <stdlib.h>
 
@@ -135,4 +136,42 @@ tqe_status tqe_kv_plan_make(tqe_kv_plan *out, const tqe_model_info *m, const tq_
         *out = p;
     }
     return st;
+}
+
+/* ---- Layers that differ ---- */
+
+tqe_status tqe_tune_layer_bytes(const tqe_model_info *m, const tq_scheme *scheme, uint32_t *bytes,
+                                tqe_error *err)
+{
+    size_t row = 0;
+    if (tq_scheme_bytes_per_token(scheme, m->d_k, m->d_v, &row) != TQ_OK ||
+        row > UINT32_MAX / m->n_kv_heads) {
+        return tqe_fail(err, TQE_ERR_UNSUPPORTED,
+                        "a KV scheme does not support the model's head dimension %u", m->d_k);
+    }
+    *bytes = (uint32_t)row * m->n_kv_heads;
+    return TQE_OK;
+}
+
+tqe_status tqe_tune_cache_bytes(const tqe_model_info *m, const tq_scheme *layers, uint32_t n_ctx,
+                                size_t *bytes, tqe_error *err)
+{
+    /* Only read. */
+    tqe_attn_geometry geo = {.schemes = (tq_scheme *)(uintptr_t)layers,
+                             .n_layers = m->n_layers,
+                             .n_kv_heads = m->n_kv_heads,
+                             .d_head = m->d_k,
+                             .window = m->window,
+                             .n_seqs = 1,
+                             .rollback = TQE_DEFAULT_ROLLBACK,
+                             .isa_mask = TQ_ISA_ALL};
+    tq_cache_config cfg;
+    if (!tqe_kv_config(&cfg, &geo)) {
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
+    }
+    const tq_status st =
+        cache_bytes(&cfg, &geo, (n_ctx + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS, bytes);
+    free((void *)(uintptr_t)cfg.layers);
+    return st == TQ_OK ? TQE_OK
+                       : tqe_fail(err, TQE_ERR_ARG, "no cache of %u tokens is possible", n_ctx);
 }

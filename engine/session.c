@@ -227,8 +227,27 @@ static tqe_status session_init(tqe_session *s, tqe_error *err)
     return slot_prepare(&s->decode, s, 1, TQE_OUT_LAST, err);
 }
 
-tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_session_params *p,
+/* Layers as the caller gives them, for geo to own. */
+static tqe_status copy_layers(tqe_attn_geometry *geo, const tq_scheme *schemes, const float *k_mean,
                               tqe_error *err)
+{
+    const size_t n_keys = (size_t)geo->n_layers * geo->n_kv_heads * geo->d_head;
+    geo->schemes = malloc(geo->n_layers * sizeof(*schemes));
+    geo->k_mean = k_mean != NULL ? malloc(n_keys * sizeof(*k_mean)) : NULL;
+    if (geo->schemes == NULL || (k_mean != NULL && geo->k_mean == NULL)) {
+        tqe_scheme_unload(geo);
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory for the schemes of the layers");
+    }
+    memcpy(geo->schemes, schemes, geo->n_layers * sizeof(*schemes));
+    if (k_mean != NULL) {
+        memcpy(geo->k_mean, k_mean, n_keys * sizeof(*k_mean));
+    }
+    return TQE_OK;
+}
+
+tqe_status tqe_session_create_layers(tqe_session **out, const tqe_model *m,
+                                     const tqe_session_params *p, const tq_scheme *schemes,
+                                     const float *k_mean, tqe_error *err)
 {
     if (out == NULL || m == NULL) {
         return tqe_fail(err, TQE_ERR_ARG, "no model");
@@ -242,7 +261,8 @@ tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_s
     tqe_attn_geometry geo = {0};
     tqe_status st = check_params(m, p, &s->info, &geo, err);
     if (st == TQE_OK) {
-        st = tqe_scheme_load(&geo, m, s->scheme_id, err);
+        st = schemes == NULL ? tqe_scheme_load(&geo, m, s->scheme_id, err)
+                             : copy_layers(&geo, schemes, k_mean, err);
     }
     if (st == TQE_OK) {
         st = tqe_attn_create(&s->attn, &geo, err);
@@ -256,6 +276,12 @@ tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_s
     }
     *out = s;
     return TQE_OK;
+}
+
+tqe_status tqe_session_create(tqe_session **out, const tqe_model *m, const tqe_session_params *p,
+                              tqe_error *err)
+{
+    return tqe_session_create_layers(out, m, p, NULL, NULL, err);
 }
 
 tqe_status tqe_session_fork(tqe_session **out, const tqe_session *from, size_t n, tqe_error *err)
@@ -327,8 +353,9 @@ static tqe_status check_logits(const float *x, size_t n, tqe_error *err)
                                   "NaN or Inf in the logits: the weights are damaged");
 }
 
-/* One batch. logits: where the rows of out go (NULL for TQE_OUT_NONE). */
-static tqe_status run_batch(tqe_session *s, const int32_t *ids, uint32_t n, tqe_out out,
+/* One batch, which stays in the cache if keep. logits: where the rows of out go (NULL for
+ * TQE_OUT_NONE). */
+static tqe_status run_batch(tqe_session *s, const int32_t *ids, uint32_t n, tqe_out out, bool keep,
                             float *logits, tqe_error *err)
 {
     const size_t n_vocab = s->model->config.n_vocab;
@@ -359,8 +386,8 @@ static tqe_status run_batch(tqe_session *s, const int32_t *ids, uint32_t n, tqe_
             memcpy(logits, x, n_rows * n_vocab * sizeof(*x));
         }
     }
-    const tqe_status end = tqe_attn_end(s->attn, st == TQE_OK, err);
-    if (st == TQE_OK && end == TQE_OK) {
+    const tqe_status end = tqe_attn_end(s->attn, keep && st == TQE_OK, err);
+    if (keep && st == TQE_OK && end == TQE_OK) {
         memcpy(s->tokens + first, ids, n * sizeof(*ids));
     }
     return end != TQE_OK ? end : st;
@@ -411,7 +438,7 @@ tqe_status tqe_session_eval(tqe_session *s, const int32_t *ids, size_t n, float 
             out = TQE_OUT_ALL;
             dst = all_logits + done * n_vocab;
         }
-        st = run_batch(s, ids + done, m, out, dst, err);
+        st = run_batch(s, ids + done, m, out, true, dst, err);
         if (st != TQE_OK) {
             tqe_attn_drop_mark(s->attn, true);
             return st;
@@ -469,6 +496,21 @@ void tqe_session_get_info(const tqe_session *s, tqe_session_info *info)
     *info = s->info;
     info->n_tokens = tqe_attn_len(s->attn);
     info->kv_bytes_used = tqe_attn_bytes_used(s->attn);
+}
+
+tqe_status tqe_session_try_fused(tqe_session *s, const int32_t *ids, size_t n, float *logits,
+                                 tqe_error *err)
+{
+    tqe_status st = tqe_session_check(s, tqe_attn_len(s->attn), ids, n, err);
+    if (st == TQE_OK && n > s->info.n_batch) {
+        st = tqe_fail(err, TQE_ERR_ARG, "%zu tokens are more than a batch", n);
+    }
+    if (st == TQE_OK) {
+        tqe_attn_set_mode(s->attn, TQ_ATTN_FUSED);
+        st = run_batch(s, ids, (uint32_t)n, TQE_OUT_ALL, false, logits, err);
+        tqe_attn_set_mode(s->attn, TQ_ATTN_DEQUANT);
+    }
+    return st;
 }
 
 /* ---- For snapshots and prefixes

@@ -23,8 +23,8 @@ typedef struct eval_options {
     setup setup;
     arg_strings files, kv, peer_kv;
     const char *peer, *needle, *csv, *json, *html, *resume;
-    uint32_t n_windows, from, needle_ctx, needle_count;
-    bool no_bos, has_from;
+    uint32_t n_windows, from, batch, needle_ctx, needle_count;
+    bool no_bos, has_from, exact;
 } eval_options;
 
 /* ---- Progress ---------------------------------------------------------------------------- */
@@ -136,8 +136,8 @@ static void put_header(const evaluation *e)
              e->model.weights);
     out_text(name, strlen(name));
     if (e->n_windows) {
-        out_printf("; %zu %s of %u tokens, scored from position %u", e->n_windows,
-                   e->n_windows == 1 ? "window" : "windows", e->n_ctx, e->from);
+        out_printf("; %zu %s of %u tokens in steps of %u, scored from position %u", e->n_windows,
+                   e->n_windows == 1 ? "window" : "windows", e->n_ctx, e->batch, e->from);
     }
     out_write("\n", 1);
 }
@@ -172,6 +172,8 @@ static bool open_eval(evaluation *e, tqe_eval **eval, const tqe_model *m, const 
     tqe_eval_params p = {.n_ctx = e->n_ctx,
                          .n_cache = e->n_ctx,
                          .from = e->from,
+                         .batch = o->batch,
+                         .exact = o->exact,
                          .n_threads = o->setup.n_threads,
                          .kv = o->kv.at,
                          .n_kv = o->kv.n,
@@ -186,6 +188,7 @@ static bool open_eval(evaluation *e, tqe_eval **eval, const tqe_model *m, const 
         msg_error("%s", err.text);
         return false;
     }
+    e->batch = tqe_eval_batch(*eval);
     e->n_sides = tqe_eval_n_sides(*eval);
     for (size_t i = 0; i < e->n_sides; i++) {
         tqe_eval_get_side(*eval, i, &e->sides[i]);
@@ -284,6 +287,9 @@ static const char *check(const eval_options *o)
     if (o->has_from && o->from >= o->setup.n_ctx - 1) {
         return "--from: no position of a window (-c) is left to score";
     }
+    if (o->needle && o->exact) {
+        return "--exact goes with -f FILE alone";
+    }
     if (!o->needle && (o->needle_ctx || o->needle_count)) {
         return "--needle-ctx and --needle-count go with --needle synthetic";
     }
@@ -325,6 +331,14 @@ int cmd_eval(int argc, char **argv)
          .min = 0,
          .max = SETUP_MAX_CTX,
          .help = "first position that counts (default: 256, or a quarter of a short window)"},
+        {.name = "batch",
+         .meta = "N",
+         .kind = ARG_COUNT,
+         .dst = &o.batch,
+         .min = 1,
+         .max = TQE_EVAL_MAX_BATCH,
+         .help = "tokens of a step: up to 8 are attended to as decoding does, on packed bytes "
+                 "(default: 16 to 256 by vocabulary)"},
         {.name = "no-bos",
          .kind = ARG_FLAG,
          .dst = &o.no_bos,
@@ -336,6 +350,11 @@ int cmd_eval(int argc, char **argv)
          .dst = &o.kv,
          .help = "cache scheme to measure, see tq(1); may be repeated (default: a choice from 2 to "
                  "8 bits); f32 and f16 are always there"},
+        {.name = "exact",
+         .kind = ARG_FLAG,
+         .dst = &o.exact,
+         .help = "measure each scheme with attn=dequant as well, on the same bytes: what the "
+                 "arithmetic adds"},
         {.name = "peer",
          .meta = "NAME",
          .kind = ARG_STRING,

@@ -7,6 +7,7 @@ int cmd_run(int argc, char **argv);
 int cmd_chat(int argc, char **argv);
 int cmd_info(int argc, char **argv);
 int cmd_eval(int argc, char **argv);
+int cmd_tune(int argc, char **argv);
 int cmd_snapshot(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 

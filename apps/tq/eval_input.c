@@ -72,12 +72,12 @@ static bool cut_windows(evaluation *e, const token_list *t, size_t n)
 {
     e->n_windows = share_out(e, n ? n : DEFAULT_WINDOWS);
     if (n && e->n_windows < n) {
-        msg_error("-w %zu: the texts have room for %zu windows of %u tokens", n, e->n_windows,
-                  e->n_ctx);
+        msg_error("%zu windows of %u tokens: the texts have room for %zu", n, e->n_ctx,
+                  e->n_windows);
         return false;
     }
     if (n && n < e->n_texts) {
-        msg_error("-w %zu: fewer windows than texts (%zu)", n, e->n_texts);
+        msg_error("%zu windows: fewer than texts (%zu)", n, e->n_texts);
         return false;
     }
     e->windows = malloc(e->n_windows * e->n_ctx * sizeof *e->windows);

@@ -49,9 +49,10 @@ static json_t *settings(const evaluation *e)
         size_t edge = i * e->bucket_width;
         json_array_append_new(edges, json_integer((json_int_t)(edge < e->n_ctx ? edge : e->n_ctx)));
     }
-    return json_pack("{s:I, s:I, s:I, s:b, s:o, s:o}", "ctx", (json_int_t)e->n_ctx, "windows",
-                     (json_int_t)e->n_windows, "from", (json_int_t)e->from, "bos", !e->no_bos,
-                     "bucket_edges", edges, "texts", texts);
+    return json_pack("{s:I, s:I, s:I, s:I, s:b, s:o, s:o}", "ctx", (json_int_t)e->n_ctx, "windows",
+                     (json_int_t)e->n_windows, "from", (json_int_t)e->from, "batch",
+                     (json_int_t)e->batch, "bos", !e->no_bos, "bucket_edges", edges, "texts",
+                     texts);
 }
 
 static json_t *model(const evaluation *e)
@@ -105,6 +106,10 @@ static void add_windows(const evaluation *e, const eval_row *rows, size_t i, jso
     json_object_set_new(o, "same_top_by_position", reals(r->bucket_same_top, e->n_buckets));
     if (!eval_is_reference(e, i)) {
         json_object_set_new(o, "kl_ratio_to", ratios(e, rows, i));
+    }
+    if (e->sides[i].exact) {
+        json_object_set_new(o, "kl_over_exact", estimate(eval_kl_over_exact(e, i)));
+        json_object_set_new(o, "kl_added", estimate(eval_kl_added(e, i)));
     }
     json_object_set_new(o, "per_window", windows(e, i));
 }

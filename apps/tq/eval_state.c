@@ -124,10 +124,11 @@ static json_t *identity(const evaluation *e)
     }
     uint64_t text =
         tqe_hash(TQE_HASH_INIT, e->windows, e->n_windows * e->n_ctx * sizeof *e->windows);
-    return json_pack("{s:i, s:s, s:i, s:o, s:I, s:I, s:I, s:o, s:I, s:o, s:o}", "tq_eval_state",
-                     STATE_VERSION, "version", tq_version(), "format", TQ_FORMAT_VERSION, "model",
-                     hex(e->fingerprint), "ctx", (json_int_t)e->n_ctx, "from", (json_int_t)e->from,
-                     "n_windows", (json_int_t)e->n_windows, "text", hex(text), "n_needles",
+    return json_pack("{s:i, s:s, s:i, s:o, s:I, s:I, s:I, s:I, s:o, s:I, s:o, s:o}",
+                     "tq_eval_state", STATE_VERSION, "version", tq_version(), "format",
+                     TQ_FORMAT_VERSION, "model", hex(e->fingerprint), "ctx", (json_int_t)e->n_ctx,
+                     "from", (json_int_t)e->from, "batch", (json_int_t)e->batch, "n_windows",
+                     (json_int_t)e->n_windows, "text", hex(text), "n_needles",
                      (json_int_t)e->n_needles, "needles", hex(needles_hash(e)), "sides", sides);
 }
 
@@ -142,11 +143,11 @@ static json_t *pack_doubles(const double *v, size_t n)
 
 static json_t *pack_record(const evaluation *e, const tqe_eval_record *r)
 {
-    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:I, s:o, s:o}", "kl_mean", r->kl_mean, "kl_median",
-                     r->kl_median, "kl_p99", r->kl_p99, "same_top", r->same_top, "nll", r->nll,
-                     "kv_bytes", (json_int_t)r->kv_bytes, "bucket_kl",
-                     pack_doubles(r->bucket_kl, e->n_buckets), "bucket_same_top",
-                     pack_doubles(r->bucket_same_top, e->n_buckets));
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:o, s:o}", "kl_mean", r->kl_mean,
+                     "kl_from_exact", r->kl_from_exact, "kl_median", r->kl_median, "kl_p99",
+                     r->kl_p99, "same_top", r->same_top, "nll", r->nll, "kv_bytes",
+                     (json_int_t)r->kv_bytes, "bucket_kl", pack_doubles(r->bucket_kl, e->n_buckets),
+                     "bucket_same_top", pack_doubles(r->bucket_same_top, e->n_buckets));
 }
 
 bool eval_save_state(const evaluation *e, const char *path)
@@ -214,10 +215,12 @@ static bool unpack_record(const evaluation *e, const json_t *o, tqe_eval_record 
     r->kl_mean = number(o, "kl_mean", -1e-6, 1e6);
     r->kl_median = number(o, "kl_median", -1e-6, 1e6);
     r->kl_p99 = number(o, "kl_p99", -1e-6, 1e6);
+    r->kl_from_exact = number(o, "kl_from_exact", -1e-6, 1e6);
     r->same_top = number(o, "same_top", 0, 1);
     r->nll = number(o, "nll", 0, 1e6);
     double bytes = number(o, "kv_bytes", 1, 0x1p53);
-    if (isnan(r->kl_mean + r->kl_median + r->kl_p99 + r->same_top + r->nll + bytes)) {
+    if (isnan(r->kl_mean + r->kl_median + r->kl_p99 + r->kl_from_exact + r->same_top + r->nll +
+              bytes)) {
         return false;
     }
     r->kv_bytes = (uint64_t)bytes;

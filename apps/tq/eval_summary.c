@@ -111,6 +111,26 @@ tqe_estimate eval_kl_ratio(const evaluation *e, size_t a, size_t b)
     return ratio;
 }
 
+tqe_estimate eval_kl_over_exact(const evaluation *e, size_t side)
+{
+    const size_t exact = e->sides[side].exact;
+    return exact ? eval_kl_ratio(e, side, exact) : (tqe_estimate){NAN, NAN, NAN};
+}
+
+tqe_estimate eval_kl_added(const evaluation *e, size_t side)
+{
+    const size_t exact = e->sides[side].exact;
+    tqe_estimate ratio = {NAN, NAN, NAN};
+    double *work = exact ? malloc((2 * e->n_windows + 1) * sizeof *work) : NULL;
+    if (work && e->n_windows) {
+        gather(e, side, FIELD(kl_from_exact), work);
+        gather(e, exact, FIELD(kl_mean), work + e->n_windows);
+        ratio = tqe_ratio(work, work + e->n_windows, e->n_windows);
+    }
+    free(work);
+    return ratio;
+}
+
 /* ---- Needles ----------------------------------------------------------------------------- */
 
 size_t eval_needle_lengths(const evaluation *e, uint32_t *dst)

@@ -145,6 +145,41 @@ static void put_size_and_ratios(const evaluation *e, const eval_row *rows)
     }
 }
 
+/* What the arithmetic on packed bytes adds to a scheme's own divergence. */
+static void put_arithmetic(const evaluation *e, const eval_row *rows)
+{
+    char a[32], b[32], c[32];
+    bool any = false;
+    for (size_t i = 1; i < e->n_sides; i++) {
+        if (!e->sides[i].exact) {
+            continue;
+        }
+        if (!any) {
+            heading("Arithmetic: % of the mean KL with attn=dequant, paired by window");
+            out_printf("%-*s%-26s%s\n", NAME_COLUMNS, "", "     KL apart", "KL of this - 100");
+        }
+        any = true;
+        const tqe_estimate added = eval_kl_added(e, i), over = eval_kl_over_exact(e, i);
+        put_name(rows[i].label);
+        eval_number(a, added.value * 100);
+        if (isfinite(added.high)) {
+            snprintf(c, sizeof c, "(%s to %s)", eval_number(b, added.low * 100),
+                     eval_number((char[32]){0}, added.high * 100));
+        } else {
+            c[0] = 0;
+        }
+        out_printf("%8s  %-16s%+8.2f", a, c, (over.value - 1) * 100);
+        if (isfinite(over.high)) {
+            out_printf("  (%+.2f to %+.2f)", (over.low - 1) * 100, (over.high - 1) * 100);
+        }
+        out_write("\n", 1);
+    }
+    if (any && e->batch > TQE_EVAL_PACKED_BATCH) {
+        out_printf("Steps of %u tokens decode rows in any case: --batch %u or less does not.\n",
+                   e->batch, TQE_EVAL_PACKED_BATCH);
+    }
+}
+
 static void put_positions(const evaluation *e, const eval_row *rows)
 {
     char a[32];
@@ -216,6 +251,7 @@ void eval_put_tables(const evaluation *e, const eval_row *rows)
     if (e->n_windows) {
         put_divergence(e, rows);
         put_size_and_ratios(e, rows);
+        put_arithmetic(e, rows);
         put_positions(e, rows);
     }
     if (e->n_needles) {
@@ -272,6 +308,10 @@ static void csv_windows(const evaluation *e, const csv *c, size_t i)
             snprintf(scope, sizeof scope, "llama %.50s", e->sides[k].kv);
             csv_value(c, "kl_ratio", scope, eval_kl_ratio(e, i, k));
         }
+    }
+    if (e->sides[i].exact) {
+        csv_value(c, "kl_over_exact", "all", eval_kl_over_exact(e, i));
+        csv_value(c, "kl_added", "all", eval_kl_added(e, i));
     }
     for (size_t b = 0; b < e->n_buckets; b++) {
         snprintf(scope, sizeof scope, "position %s", eval_bucket_name(e, b, name));

@@ -28,7 +28,7 @@ typedef struct evaluation {
     const char *model_path;
     tqe_model_info model;
     uint64_t fingerprint;
-    uint32_t n_ctx, from, n_buckets, bucket_width;
+    uint32_t n_ctx, from, n_buckets, bucket_width, batch;
     bool no_bos;
     eval_text texts[ARG_LIST_MAX];
     size_t n_texts;
@@ -88,6 +88,11 @@ typedef struct eval_row {
 bool eval_summarise(const evaluation *e, eval_row *rows);
 /* KL of side a over that of side b, paired over windows. */
 tqe_estimate eval_kl_ratio(const evaluation *e, size_t a, size_t b);
+/* Of a side with an exact one beside it: its KL over that of the other, and the KL between the two
+ * over that of the other; what the arithmetic adds, with chance in it and without. NaN: no such
+ * side. */
+tqe_estimate eval_kl_over_exact(const evaluation *e, size_t side);
+tqe_estimate eval_kl_added(const evaluation *e, size_t side);
 /* Is there anything to compare: our schemes have a place on the chart, references have not. */
 bool eval_is_reference(const evaluation *e, size_t side);
 

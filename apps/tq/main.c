@@ -20,6 +20,7 @@ static const struct command {
     {"chat", cmd_chat, "talk with a model"},
     {"info", cmd_info, "what a model needs: geometry, KV bytes, longest context"},
     {"eval", cmd_eval, "measure what a cache scheme costs in quality"},
+    {"tune", cmd_tune, "choose the formats of the layers within a budget"},
     {"snapshot", cmd_snapshot, "look at saved sessions"},
     {"bench", cmd_bench, "measure speed, side by side with stock llama.cpp"},
 };

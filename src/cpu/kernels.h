@@ -144,10 +144,10 @@ typedef struct tq_codec_kernels {
  * A kernel may round the queries of uniform keys as those of affine keys, in blocks of 32.
  *
  * Values of rotated formats are summed in the rotated domain. A kernel may round weights, times the
- * scale of their token or group, over a tile, and the centroids that they multiply. Let S be the
- * largest of the eight sums over every eighth token of such weights.
- *   Lloyd values of 2, 3, 4 bits, uniform 4   up or down to steps of S/110, S/255, S/100, S/255;
- *                                             centroids within 0.015, 0.021, 0.018, 0
+ * scale of their token or group, over a tile, and the centroids that they multiply.
+ *   Lloyd values of 2, 3, 4 bits, uniform 4   to steps of largest / 32767, for Lloyd values the
+ *                                             largest by any of a token's scales; centroids within
+ *                                             0.0023, 0.0028, 0.009, 0
  *   Lloyd values of 5, 8 bits, uniform 8      to steps of max(largest / 32767, sum / 131000; 8 bits
  *                                             of Lloyd: 65500); centroids within 1e-4, 0.0175, 0
  *   norm-codebook and trellis                 to steps of largest / 32767

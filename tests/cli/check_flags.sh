@@ -32,6 +32,7 @@ check tq-run.1.md OPTIONS run
 check tq-chat.1.md OPTIONS chat
 check tq-info.1.md OPTIONS info
 check tq-eval.1.md OPTIONS eval
+check tq-tune.1.md OPTIONS tune
 check tq-bench.1.md 'ENGINE OPTIONS' bench engine
 check tq-bench.1.md 'ATTN OPTIONS' bench attn
 check tq-bench.1.md 'CODEC OPTIONS' bench codec

@@ -38,11 +38,16 @@ static int teardown(void **state)
     return 0;
 }
 
+static uint32_t batch;
+static bool exact;
+
 static tqe_eval *open_eval(const char *const *kv, size_t n, const char *const *peer, size_t n_peer)
 {
     const tqe_eval_params p = {.n_ctx = N_CTX,
                                .n_cache = N_CTX,
                                .from = 10,
+                               .batch = batch,
+                               .exact = exact,
                                .n_threads = 1,
                                .kv = kv,
                                .n_kv = n,
@@ -99,6 +104,50 @@ static void test_sides(void **state)
         assert_int_equal(s.reference, want[i].reference);
     }
     tqe_eval_free(e);
+}
+
+/* Of a pair of sides on one cache the exact one is what its scheme is alone, and the other tries
+ * its steps without leaving a trace. */
+static void test_exact(void **state)
+{
+    (void)state;
+    const char *const kv[] = {"turbo3", "affine4,attn=dequant"};
+    const char *const alone[] = {"turbo3,attn=dequant", "affine4,attn=dequant"};
+    static const char *const want[] = {
+        "f32", "f16", "turbo3", "turbo3,attn=dequant", "affine4", "affine4,attn=dequant"};
+    tqe_eval_record rec[6];
+    tqe_eval_record rec_alone[4];
+    batch = TQE_EVAL_PACKED_BATCH;
+    tqe_eval *e = open_eval(alone, 2, NULL, 0);
+    assert_int_equal(tqe_eval_window(e, ids, rec_alone, NULL, NULL, NULL), TQE_OK);
+    tqe_eval_free(e);
+    exact = true;
+    e = open_eval(kv, 2, NULL, 0);
+    assert_int_equal(tqe_eval_n_sides(e), 6);
+    assert_int_equal(tqe_eval_batch(e), batch);
+    for (size_t k = 0; k < 6; k++) {
+        tqe_eval_side side;
+        tqe_eval_get_side(e, k, &side);
+        assert_string_equal(side.kv, want[k]);
+        assert_int_equal(side.exact, k == 2 ? 3 : k == 4 ? 5 : 0);
+    }
+    assert_int_equal(tqe_eval_window(e, ids, rec, NULL, NULL, NULL), TQE_OK);
+    for (size_t k = 3; k < 6; k += 2) {
+        assert_true(rec[k].kl_mean == rec_alone[k / 2 + 1].kl_mean);
+        assert_true(rec[k].kl_from_exact == 0);
+        assert_true(rec[k - 1].kl_from_exact > 0 &&
+                    rec[k - 1].kl_from_exact < 0.05 * rec[k].kl_mean);
+        assert_true(fabs(rec[k - 1].kl_mean / rec[k].kl_mean - 1) < 0.2);
+        assert_int_equal(rec[k - 1].kv_bytes, rec[k].kv_bytes);
+    }
+    bool hits[6];
+    assert_int_equal(tqe_eval_needle(e, ids, 20, 2, hits, NULL, NULL, NULL), TQE_ERR_ARG);
+    tqe_eval_free(e);
+    exact = false;
+    batch = 0;
+    const tqe_eval_params p = {
+        .n_ctx = N_CTX, .n_cache = N_CTX, .from = 10, .batch = TQE_EVAL_MAX_BATCH + 1};
+    assert_int_equal(tqe_eval_create(&e, model, &p, NULL), TQE_ERR_ARG);
 }
 
 /* Mean KL, same top and nll of a side, from the logits of plain sessions. */
@@ -301,10 +350,10 @@ static void test_texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sides),   cmocka_unit_test(test_window),
-        cmocka_unit_test(test_needle),  cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_buckets), cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_sides),    cmocka_unit_test(test_exact),
+        cmocka_unit_test(test_window),   cmocka_unit_test(test_needle),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_cut),      cmocka_unit_test(test_texts),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

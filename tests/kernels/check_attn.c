@@ -355,16 +355,19 @@ static void check_flat_scores(ck *t, const format_case *f, uint32_t dim, const c
 /* What kernels.h allows for values of a format, in units of the group scale. */
 typedef struct allowance {
     tq_format format;
-    double limit;       /* weights in bytes, up to this; 0: in 16-bit integers */
-    double weight_sum;  /* or of those integers */
+    int shared;         /* all groups have the steps of the largest scale */
+    double weight_sum;  /* of integer weights */
     double most, sigma; /* of a number that stands for a code */
     double middle;      /* code that is 0, of uniform groups */
 } allowance;
 
 static const allowance allowances[] = {
-    {TQ_FMT_LLOYD_V2, 110, 0, 0.015, 0.008, 0},     {TQ_FMT_LLOYD_V3, 255, 0, 0.021, 0.012, 0},
-    {TQ_FMT_LLOYD_V4, 100, 0, 0.018, 0.0095, 0},    {TQ_FMT_LLOYD_V5, 0, 131000, 1e-4, 6e-5, 0},
-    {TQ_FMT_LLOYD_V8, 0, 65500, 0.0175, 0.0034, 0}, {TQ_FMT_UNIFORM4, 255, 0, 0, 0, 8},
+    {TQ_FMT_LLOYD_V2, 1, HUGE_VAL, 0.0023, 0.0015, 0},
+    {TQ_FMT_LLOYD_V3, 1, HUGE_VAL, 0.0028, 0.0015, 0},
+    {TQ_FMT_LLOYD_V4, 1, HUGE_VAL, 0.009, 0.0045, 0},
+    {TQ_FMT_LLOYD_V5, 0, 131000, 1e-4, 6e-5, 0},
+    {TQ_FMT_LLOYD_V8, 0, 65500, 0.0175, 0.0034, 0},
+    {TQ_FMT_UNIFORM4, 0, HUGE_VAL, 0, 0, 8},
     {TQ_FMT_UNIFORM8, 0, 131000, 0, 0, 128},
 };
 
@@ -384,7 +387,7 @@ static const allowance *allowance_of(const tq_codec *v)
 static rounding allowed_rounding(const allowance *a, const tq_codec *v, tq_const_planes p,
                                  const float *w, const float *rows, uint32_t n, uint32_t j)
 {
-    double lane[8] = {0}, max = 0, sum = 0, h = 0, c1 = 0, c2 = 0, x1 = 0, x2 = 0, add1 = 0;
+    double max = 0, sum = 0, c1 = 0, c2 = 0, x1 = 0, x2 = 0, add1 = 0;
     const uint32_t g = v->group ? j / v->group * 2 : 0; /* or one scale a row */
     for (uint32_t t = 0; t < n; t++) {
         const double scale =
@@ -398,17 +401,18 @@ static rounding allowed_rounding(const allowance *a, const tq_codec *v, tq_const
             add1 += (double)w[t] * (fabs(offset) + 2 * a->middle * scale);
         }
         const double c = scale > 0 ? y / scale : 0;
-        h = fmax(h, lane[t % 8] += x);
         max = fmax(max, x);
+        for (uint32_t i = 0; a->shared && i < v->n_groups; i++)
+            max = fmax(max, (double)w[t] * (double)tq_f32_from_f16(
+                                               tq_load_le16(p.scale + t * p.scale_stride + 2 * i)));
         sum += x;
         c1 += fabs(c);
         c2 += c * c;
         x1 += x;
         x2 += x * x;
     }
-    /* Bytes are dithered: up to a whole step, whose variance is 1/6 on average. */
-    const double step = a->limit > 0 ? h / a->limit : fmax(max / 32767, sum / a->weight_sum);
-    const double most = a->limit > 0 ? step : step / 2, var = step * step / (a->limit > 0 ? 6 : 12);
+    const double step = fmax(max / 32767, sum / a->weight_sum);
+    const double most = step / 2, var = step * step / 12;
     /* The last terms: a rounded weight times a rounded centroid; what is summed apart, in f32. */
     rounding r = {most * c1 + a->most * x1 + n * most * a->most + 80 * (double)FLT_EPSILON * add1,
                   sqrt(var * c2 + a->sigma * a->sigma * x2) + 2 * (double)FLT_EPSILON * add1};

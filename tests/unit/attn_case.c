@@ -136,13 +136,10 @@ void attn_case_oracle(const attn_case *c, double *want, int original)
 static double value_rounding(tq_format values)
 {
     switch (values) {
-    case TQ_FMT_LLOYD_V2:
-        return 0.08;
-    case TQ_FMT_LLOYD_V3:
-        return 0.04;
     case TQ_FMT_LLOYD_V4:
-    case TQ_FMT_UNIFORM4:
-        return 0.025;
+        return 0.009;
+    case TQ_FMT_LLOYD_V2:
+    case TQ_FMT_LLOYD_V3:
     case TQ_FMT_LLOYD_V8:
         return 0.004;
     default:

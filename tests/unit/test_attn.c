@@ -231,36 +231,49 @@ static void dequant_matches_float64(void **state)
 
 /* ---- Masks ----------------------------------------------------------------------------- */
 
-/* PITFALL 27: a masked token weighs exactly nothing, whatever it holds. */
+/* PITFALL 27: a masked token weighs exactly nothing, whatever it holds: what others see is equal to
+ * the byte. huge: the largest value that the scheme can hold. */
+static void assert_masked(const char *scheme, uint32_t q_len, float huge)
+{
+    enum { D = 64, WINDOW = 5 };
+    attn_case c = {.scheme = scheme,
+                   .n_kv = 1,
+                   .group = 1,
+                   .d_k = D,
+                   .d_v = D,
+                   .n_tokens = 90,
+                   .cfg = {.q_len = q_len, .window = WINDOW}};
+    attn_case_open(&c, 21);
+    attn_case_run(&c);
+    float *first = malloc(c.n_out * sizeof(float));
+    assert_non_null(first);
+    memcpy(first, c.out, c.n_out * sizeof(float));
+    /* Query 0 must not see the last token, the last query not the first of the window. */
+    const uint32_t visible = c.n_tokens - q_len; /* position of query 0 */
+    for (uint32_t t = 0; t < c.n_tokens; t++)
+        if (t > visible || t + WINDOW <= visible)
+            for (uint32_t j = 0; j < D; j++) {
+                c.k[t * D + j] = 50 * c.q[j]; /* the largest logit by far */
+                c.v[t * D + j] = j % 2 ? huge : -huge / 3;
+            }
+    attn_case_refill(&c);
+    attn_case_run(&c);
+    if (memcmp(first, c.out, D * sizeof(float)) != 0)
+        fail_msg("%s, q_len %u: a masked token changes what is seen", scheme, q_len);
+    free(first);
+    attn_case_close(&c);
+}
+
 static void masked_tokens_weigh_nothing(void **state)
 {
     (void)state;
+    static const char *const packed[] = {"f16",        "turbo:k8v2", "turbo:k8v3", "turbo:k4v4",
+                                         "turbo:k5v5", "turbo:k8v8", "turbo4",     "turbo8",
+                                         "tcq3",       "affine4",    "affine8"};
     for (uint32_t q_len = 2; q_len < 20; q_len += 10) {
-        attn_case c = {.scheme = "f32",
-                       .n_kv = 1,
-                       .group = 1,
-                       .d_k = 16,
-                       .d_v = 16,
-                       .n_tokens = 90,
-                       .cfg = {.q_len = q_len, .window = 5}};
-        attn_case_open(&c, 21);
-        attn_case_run(&c);
-        float *first = malloc(c.n_out * sizeof(float));
-        assert_non_null(first);
-        memcpy(first, c.out, c.n_out * sizeof(float));
-        /* Query 0 must not see the last token, the last query not the first of the window. */
-        const uint32_t visible = c.n_tokens - q_len; /* position of query 0 */
-        for (uint32_t t = 0; t < c.n_tokens; t++)
-            if (t > visible || t + 5 <= visible)
-                for (uint32_t j = 0; j < 16; j++) {
-                    c.k[t * 16 + j] = 50 * c.q[j]; /* the largest logit by far */
-                    c.v[t * 16 + j] = 1e30f;
-                }
-        attn_case_refill(&c);
-        attn_case_run(&c);
-        assert_memory_equal(first, c.out, 16 * sizeof(float));
-        free(first);
-        attn_case_close(&c);
+        assert_masked("f32", q_len, 1e30f);
+        for (size_t i = 0; i < sizeof packed / sizeof packed[0]; i++)
+            assert_masked(packed[i], q_len, 1e4f);
     }
 }
 

@@ -37,6 +37,24 @@ echo "figures: $(grep -c '<figure><svg role' a.html)"
 grep -oE '(src|href)="?(http|//)[^ ]*' a.html | grep -v 'www.w3.org' # none: self-contained
 grep -o '<h2>[^<]*' a.html
 
+# Steps as decoding takes them, and the arithmetic on packed bytes beside decoded rows.
+"$TQ" eval $small -w 2 --batch 8 --exact --json e.json --csv e.csv >e.txt
+head -1 e.txt
+sed -n '/^Arithmetic/,/^$/p' e.txt | digits | sed 's/[+-]N/N/g'
+grep -E 'kl_(over_exact|added)' e.csv | cut -d, -f1-4 | digits
+python3 - e.json <<'END'
+import json, sys
+r = json.load(open(sys.argv[1]))
+print("batch:", r["settings"]["batch"])
+for s in r["sides"]:
+    if "kl_over_exact" in s:
+        e, a = s["kl_over_exact"], s["kl_added"]
+        print(s["name"], "intervals hold their values:", e["low"] < e["value"] < e["high"],
+              0 < a["low"] < a["value"] < a["high"], "as the ratio:",
+              e == s["kl_ratio_to"][s["name"] + ",attn=dequant"])
+END
+"$TQ" eval $small -w 1 --exact | sed -n '/^Arithmetic/,/^$/p' | digits | sed 's/[+-]N/N/g'
+
 # Questions, given and made. Random weights answer none.
 cat >needles.jsonl <<'END'
 {"prompt": "The code for maple is 331176.\n\nQuestion: What is the code for maple?\nAnswer: The code for maple is", "answer": " 331176", "approx_tokens": 256, "depth": 0.5}
@@ -99,6 +117,7 @@ bad_state '{}'
 "$TQ" eval $small -w 3 --resume s.state >/dev/null
 "$TQ" eval -m tiny.gguf --no-bos -f harbour.txt -c 64 --from 9 --kv tcq3 --kv turbo:k8v3 -t 1 -w 2 \
     --resume s.state >/dev/null
+"$TQ" eval $small -w 2 --batch 8 --resume s.state >/dev/null
 cat >spoil.py <<'END'
 import json, sys
 def spoil(change):
@@ -171,6 +190,8 @@ t eval -m tiny.gguf -f harbour.txt --peer-kv q8_0
 t eval -m tiny.gguf -f harbour.txt --kv turbo9
 t eval -m tiny.gguf -f harbour.txt -c 8
 t eval -m tiny.gguf -f harbour.txt -w 0
+t eval -m tiny.gguf -f harbour.txt --batch 257
+t eval -m tiny.gguf -f harbour.txt --needle synthetic --exact
 t eval -m tiny.gguf -f harbour.txt -c 64 --from 63
 t eval -m tiny.gguf --needle needles.jsonl -w 3
 t eval -m tiny.gguf -f harbour.txt --needle-count 3

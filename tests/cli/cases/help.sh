@@ -7,6 +7,7 @@ t run -m x --help
 t chat --help
 t info --help
 t eval --help
+t tune --help
 t bench --help
 t bench engine --help
 t bench codec --help
@@ -17,7 +18,7 @@ t snapshot verify --help
 t snapshot export --help
 t snapshot compact --help
 t --version
-for c in "" run chat info eval bench "bench engine" "bench codec" "bench snapshot" snapshot \
+for c in "" run chat info eval tune bench "bench engine" "bench codec" "bench snapshot" snapshot \
     "snapshot info" "snapshot verify" "snapshot export" "snapshot compact"; do
     "$TQ" $c --help | awk -v c="$c" 'length > 80 { print "wide: tq " c ": " $0 }'
 done
