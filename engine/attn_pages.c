@@ -11,6 +11,19 @@
 
 #include <stdlib.h>
 
+/* 0, or 1 + the layer whose rows this one reads: they lie in the same memory. */
+static uint32_t donor_of(const tqe_attn *a, uint32_t layer, const tq_view *v)
+{
+    tq_view other;
+    for (uint32_t i = 0; i < layer; i++) {
+        if (tq_cache_view(a->cache, a->seq, i, &other) == TQ_OK &&
+            other.packed.pages == v->packed.pages) {
+            return i + 1;
+        }
+    }
+    return 0;
+}
+
 tqe_status tqe_attn_describe(const tqe_attn *a, uint32_t layer, tqe_snap_layer *out, tqe_error *err)
 {
     tq_view v;
@@ -19,6 +32,12 @@ tqe_status tqe_attn_describe(const tqe_attn *a, uint32_t layer, tqe_snap_layer *
         return tqe_attn_status(st, err);
     }
     const tq_codec *kc = v.packed.k, *vc = v.packed.v;
+    if (vc == kc) { /* a file has rows of keys and rows of values */
+        return tqe_fail(err, TQE_ERR_UNSUPPORTED,
+                        "layer %u keeps its values inside its keys: such a cache can be neither "
+                        "saved nor stored in pages",
+                        layer);
+    }
     *out = (tqe_snap_layer){.n_kv_heads = v.n_kv_heads,
                             .d_k = kc->dim,
                             .d_v = vc->dim,
@@ -30,7 +49,7 @@ tqe_status tqe_attn_describe(const tqe_attn *a, uint32_t layer, tqe_snap_layer *
                             .sink = v.sink,
                             .tail = v.tail,
                             .start = v.start,
-                            .donor = 0}; /* no architecture here shares rows */
+                            .donor = donor_of(a, layer, &v)};
     if (tqe_decoder_id(&out->k_decoder, kc) != TQE_OK ||
         tqe_decoder_id(&out->v_decoder, vc) != TQE_OK) {
         return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");

@@ -25,15 +25,8 @@ tq_layer tqe_kv_layer(const tqe_attn_geometry *geo, uint32_t i)
                           mean != NULL ? mean + (size_t)i * geo->n_kv_heads * geo->d_head : NULL};
 }
 
-bool tqe_kv_config(tq_cache_config *cfg, const tqe_attn_geometry *geo)
+static void set_config(tq_cache_config *cfg, const tq_layer *layers, const tqe_attn_geometry *geo)
 {
-    tq_layer *layers = calloc(geo->n_layers, sizeof(*layers));
-    if (layers == NULL) {
-        return false;
-    }
-    for (uint32_t i = 0; i < geo->n_layers; i++) {
-        layers[i] = tqe_kv_layer(geo, i);
-    }
     /* Each session may have a mark, which shares all pages but the one that is written next. */
     const uint64_t each = (geo->n_ctx + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS + (uint64_t)1;
     const uint64_t kept = (geo->n_kept + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS;
@@ -48,6 +41,18 @@ bool tqe_kv_config(tq_cache_config *cfg, const tqe_attn_geometry *geo)
         .rollback = geo->rollback,
         .max_seq_pages = (geo->n_ctx + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS,
     };
+}
+
+bool tqe_kv_config(tq_cache_config *cfg, const tqe_attn_geometry *geo)
+{
+    tq_layer *layers = calloc(geo->n_layers, sizeof(*layers));
+    if (layers == NULL) {
+        return false;
+    }
+    for (uint32_t i = 0; i < geo->n_layers; i++) {
+        layers[i] = tqe_kv_layer(geo, i);
+    }
+    set_config(cfg, layers, geo);
     return true;
 }
 
@@ -62,19 +67,40 @@ static size_t page_bytes(const tq_cache_config *cfg)
     return bytes;
 }
 
-/* Bytes of the cache for contexts of n_pages pages; page: packed bytes of one. */
-static tq_status cache_bytes(tqe_attn_geometry *geo, uint32_t n_pages, size_t *bytes, size_t *page)
+/* Bytes of the cache for contexts of n_pages pages. cfg: a config with its layers. */
+static tq_status cache_bytes(tq_cache_config *cfg, tqe_attn_geometry *geo, uint32_t n_pages,
+                             size_t *bytes)
 {
-    tq_cache_config cfg;
     geo->n_ctx = n_pages * TQ_PAGE_TOKENS;
     geo->n_batch = geo->n_ctx < TQE_DEFAULT_BATCH ? geo->n_ctx : TQE_DEFAULT_BATCH;
-    if (!tqe_kv_config(&cfg, geo)) {
-        return TQ_ERR_NOMEM;
+    set_config(cfg, cfg->layers, geo);
+    return tq_cache_bytes(cfg, bytes);
+}
+
+/* The largest context that fits; more tokens never take less. */
+static tqe_status search(tqe_kv_plan *p, tq_cache_config *cfg, tqe_attn_geometry *geo,
+                         uint64_t memory_bytes, tqe_error *err)
+{
+    size_t bytes = 0;
+    if (cache_bytes(cfg, geo, 1, &bytes) != TQ_OK) {
+        return tqe_fail(err, TQE_ERR_SCHEME, "this KV scheme cannot be used with this model");
     }
-    const tq_status st = tq_cache_bytes(&cfg, bytes);
-    *page = page_bytes(&cfg);
-    free((void *)(uintptr_t)cfg.layers);
-    return st;
+    p->page_bytes = page_bytes(cfg);
+    p->bytes_per_token = p->page_bytes / TQ_PAGE_TOKENS;
+    uint32_t lo = 0; /* in pages */
+    uint32_t hi = TQE_MAX_CTX / TQ_PAGE_TOKENS;
+    hi = hi < TQE_MAX_CTX / geo->n_seqs - 1 ? hi : TQE_MAX_CTX / geo->n_seqs - 1;
+    while (lo < hi) {
+        const uint32_t mid = lo + (hi - lo + 1) / 2;
+        if (cache_bytes(cfg, geo, mid, &bytes) == TQ_OK && bytes <= memory_bytes) {
+            lo = mid;
+            p->cache_bytes = bytes;
+        } else {
+            hi = mid - 1;
+        }
+    }
+    p->n_ctx = lo * TQ_PAGE_TOKENS;
+    return TQE_OK;
 }
 
 tqe_status tqe_kv_plan_make(tqe_kv_plan *out, const tqe_model_info *m, const tq_scheme *scheme,
@@ -93,35 +119,23 @@ tqe_status tqe_kv_plan_make(tqe_kv_plan *out, const tqe_model_info *m, const tq_
                              .rollback = TQE_DEFAULT_ROLLBACK,
                              .isa_mask = TQ_ISA_ALL};
     tqe_kv_plan p = {0};
-    size_t bytes = 0;
-    const tqe_status loaded = tqe_scheme_load(&geo, NULL, NULL, err);
-    if (loaded != TQE_OK) {
-        return loaded;
+    tq_cache_config cfg;
+    geo.n_ctx = TQ_PAGE_TOKENS;
+    tqe_status st = tqe_scheme_load(&geo, NULL, NULL, err);
+    if (st != TQE_OK) {
+        return st;
     }
-    const tq_status st = cache_bytes(&geo, 1, &bytes, &p.page_bytes);
-    if (st != TQ_OK) {
-        tqe_scheme_unload(&geo);
-        return tqe_fail(err, st == TQ_ERR_NOMEM ? TQE_ERR_NOMEM : TQE_ERR_SCHEME,
-                        "this KV scheme cannot be used with this model");
-    }
-    p.bytes_per_token = p.page_bytes / TQ_PAGE_TOKENS;
-    /* More tokens never take less: the largest context that fits, in pages. */
-    uint32_t lo = 0;
-    uint32_t hi = TQE_MAX_CTX / TQ_PAGE_TOKENS;
-    hi = hi < TQE_MAX_CTX / n_seqs - 1 ? hi : TQE_MAX_CTX / n_seqs - 1;
-    while (lo < hi) {
-        const uint32_t mid = lo + (hi - lo + 1) / 2;
-        if (cache_bytes(&geo, mid, &bytes, &p.page_bytes) == TQ_OK && bytes <= memory_bytes) {
-            lo = mid;
-            p.cache_bytes = bytes;
-        } else {
-            hi = mid - 1;
-        }
+    if (!tqe_kv_config(&cfg, &geo)) {
+        st = tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
+    } else {
+        st = search(&p, &cfg, &geo, memory_bytes, err);
+        free((void *)(uintptr_t)cfg.layers);
     }
     tqe_scheme_unload(&geo);
-    p.n_ctx = lo * TQ_PAGE_TOKENS;
-    *out = p;
-    return TQE_OK;
+    if (st == TQE_OK) {
+        *out = p;
+    }
+    return st;
 }
 
 /* ---- Layers that differ -----------------------------------------------------------------------

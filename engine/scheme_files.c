@@ -225,9 +225,7 @@ static tqe_status layer_scheme(lines *l, tq_scheme *s)
     if (tq_scheme_parse(s, word, why, sizeof(why)) != TQ_OK) {
         /* The parser's words hold the text as it is: only where that is printable. */
         const tqe_quoted q = tqe_quote(word, strlen(word));
-        (void)snprintf(what, sizeof(what), "%s",
-                       strcmp(q.text, word) == 0 ? why : "this is no KV scheme");
-        return bad(l, TQE_ERR_SCHEME, what);
+        return bad(l, TQE_ERR_SCHEME, strcmp(q.text, word) == 0 ? why : "this is no KV scheme");
     }
     return TQE_OK;
 }

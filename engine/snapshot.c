@@ -512,6 +512,7 @@ tqe_status tqe_snapshot_rows(const tqe_snapshot *f, uint32_t layer, uint32_t kv_
     }
     tqe_snapshot_layer l;
     tqe_snapshot_get_layer(f, layer, &l);
+    const uint32_t stored_by = h->layers[layer].donor != 0 ? h->layers[layer].donor - 1 : layer;
     if (kv_head >= l.n_kv_heads) {
         return tqe_fail(err, TQE_ERR_ARG, "layer %u of '%s' has KV heads 0 to %u", layer, f->path,
                         l.n_kv_heads - 1);
@@ -530,7 +531,7 @@ tqe_status tqe_snapshot_rows(const tqe_snapshot *f, uint32_t layer, uint32_t kv_
         const tqe_snap_part *t = &h->parts[r.next];
         const uint8_t *bytes;
         st = read_part(&r, &bytes, err);
-        if (st == TQE_OK && t->form == TQ_FORM_PACKED && t->layer == layer && t->page == next) {
+        if (st == TQE_OK && t->form == TQ_FORM_PACKED && t->layer == stored_by && t->page == next) {
             decode_rows(c, bytes + t->n_tokens * (kv_head * pair + skip), t->n_tokens, block,
                         dst + (size_t)t->page * TQ_PAGE_TOKENS * c->dim);
             next++;

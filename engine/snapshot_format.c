@@ -389,6 +389,14 @@ static tqe_status check_layer(const tqe_snap_layer *l, uint64_t off, tqe_error *
     return TQE_OK;
 }
 
+/* A layer that reads another one's rows says the same about them; that one has rows. */
+static bool same_rows(const tqe_snap_layer *l, const tqe_snap_layer *donor)
+{
+    tqe_snap_layer own = *l;
+    own.donor = 0;
+    return memcmp(&own, donor, sizeof(own)) == 0;
+}
+
 static tqe_status decode_layers(tqe_snap *h, const uint8_t *header, const places *at,
                                 tqe_error *err)
 {
@@ -415,6 +423,9 @@ static tqe_status decode_layers(tqe_snap *h, const uint8_t *header, const places
         tqe_status st = TQE_OK;
         if (l->donor > i) {
             st = bad(err, "layer table", off + 44, "layer %u has the rows of layer %u", i,
+                     l->donor - 1);
+        } else if (l->donor > 0 && !same_rows(l, &h->layers[l->donor - 1])) {
+            st = bad(err, "layer table", off + 44, "layer %u cannot read the rows of layer %u", i,
                      l->donor - 1);
         } else if (i == 0 || memcmp(l, l - 1, sizeof(*l)) != 0) {
             /* Layers are mostly alike, and the decoder ids of many would take their time. */

@@ -231,11 +231,12 @@ static tq_planes planes_at(tq_planes p, size_t row)
     return p;
 }
 
-/* Ask for half a tile of rows from `row` on, as far as there are any. */
+/* Ask for a tile of rows from `row` on, as far as there are any. */
 static void look_ahead(const float *src, size_t src_stride, size_t dim, size_t row, size_t n)
 {
-    const size_t end = row + TILE_ROWS / 2 < n ? row + TILE_ROWS / 2 : n;
+    const size_t end = row + TILE_ROWS < n ? row + TILE_ROWS : n;
     for (; row < end; row++)
+#pragma GCC unroll 8
         for (size_t i = 0; i < dim; i += 64 / sizeof *src)
             __builtin_prefetch(src + row * src_stride + i);
 }
@@ -251,12 +252,10 @@ tq_status tq_codec_encode_planes(const tq_codec *c, tq_planes dst, const float *
         const float *x = src + row * src_stride;
         size_t finite = k->first_nonfinite(x, src_stride, c->dim, rows);
 
-        /* In two halves, so that what comes next arrives while these are encoded. */
-        for (size_t i = 0; i < finite; i += TILE_ROWS / 2) {
-            const size_t m = finite - i < TILE_ROWS / 2 ? finite - i : TILE_ROWS / 2;
-            look_ahead(src, src_stride, c->dim, row + TILE_ROWS + i, n);
-            encode(c, planes_at(dst, row + i), x + i * src_stride, src_stride, m);
-        }
+        /* What comes next arrives while these are encoded. */
+        look_ahead(src, src_stride, c->dim, row + TILE_ROWS, n);
+        if (finite)
+            encode(c, planes_at(dst, row), x, src_stride, finite);
         if (finite < rows) {
             if (bad_row)
                 *bad_row = row + finite;

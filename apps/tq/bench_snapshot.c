@@ -5,6 +5,8 @@
  * folder: a plain file is written in pieces of 1 MiB and brought to the disk (fsync), and is read
  * in such pieces. Before each reading the system is told to forget the file, so that the disk is
  * measured and not memory. Ratios are taken within a round, then the median over rounds.
+ * Prompts are found in a prefix store by sessions that hold nothing; what is not found, the last
+ * token at least, is computed within the time.
  */
 #define _GNU_SOURCE
 #include "args.h"
@@ -17,6 +19,7 @@
 #include "snapshot.h"
 #include "text.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -26,7 +29,16 @@
 
 enum { MAX_ROUNDS = 100, PIECE = 1 << 20 };
 
-typedef enum step { PLAIN_WRITE, SAVE, PLAIN_READ, LOAD, LOAD_AGAIN, N_STEPS } step;
+typedef enum step {
+    PLAIN_WRITE,
+    SAVE,
+    PLAIN_READ,
+    LOAD,
+    LOAD_AGAIN,
+    FOUND_DISK,
+    FOUND_MEMORY,
+    N_STEPS
+} step;
 
 typedef struct bench {
     setup setup;
@@ -46,6 +58,11 @@ typedef struct bench {
     size_t n_points;
     char snapshot[4096], plain[4096];
     char *piece; /* [PIECE] */
+    /* Prompts: `session` finds them on the disk, `keeper`, which has room for them, in memory. */
+    tqe_session *keeper;
+    tqe_prefix *on_disk, *in_memory;
+    size_t n_found[N_STEPS]; /* tokens */
+    char folder[4096];
 } bench;
 
 static bool failed(const char *path)
@@ -96,6 +113,37 @@ static bool plain_read(const bench *b)
     return n == 0 || failed(b->plain);
 }
 
+/* All files of the store's folder; remove: them, and it. */
+static void each_stored(const bench *b, bool remove)
+{
+    DIR *d = opendir(b->folder);
+    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
+        char path[sizeof b->folder + 260];
+        snprintf(path, sizeof path, "%s/%s", b->folder, e->d_name);
+        if (e->d_name[0] == '.') {
+            continue;
+        }
+        if (remove) {
+            unlink(path);
+        } else {
+            forget(path);
+        }
+    }
+    if (d) {
+        closedir(d);
+    }
+    if (remove) {
+        rmdir(b->folder);
+    }
+}
+
+static tqe_status find_prompt(bench *b, step what, tqe_error *err)
+{
+    bool disk = what == FOUND_DISK;
+    return tqe_session_prompt(disk ? b->session : b->keeper, disk ? b->on_disk : b->in_memory,
+                              b->ids, b->n_tokens, NULL, NULL, &b->n_found[what], err);
+}
+
 static bool do_step(bench *b, step what)
 {
     tqe_error err = {0};
@@ -115,6 +163,10 @@ static bool do_step(bench *b, step what)
     case LOAD_AGAIN:
         st = tqe_session_load(b->session, b->snapshot, &err);
         break;
+    case FOUND_DISK:
+    case FOUND_MEMORY:
+        st = find_prompt(b, what, &err);
+        break;
     case N_STEPS:
         break;
     }
@@ -130,8 +182,11 @@ static bool timed(bench *b, step what, size_t round)
     if (what == PLAIN_READ || what == LOAD) {
         forget(what == LOAD ? b->snapshot : b->plain);
     }
-    if (what == LOAD || what == LOAD_AGAIN) {
-        tqe_session_truncate(b->session, 0, &err); /* restoring begins with an empty session */
+    if (what == FOUND_DISK) {
+        each_stored(b, false);
+    }
+    if (what >= LOAD) { /* restoring begins with an empty session */
+        tqe_session_truncate(what == FOUND_MEMORY ? b->keeper : b->session, 0, &err);
     }
     double start = text_now();
     if (!do_step(b, what)) {
@@ -153,6 +208,13 @@ static void put_row(const bench *b, const char *what, step s, double ratio)
     out_write("\n", 1);
 }
 
+static void put_found(const bench *b, const char *what, step s)
+{
+    char count[32];
+    out_printf("%-30s%10.1f ms%15s found\n", what, 1e3 * median(b->seconds[s], b->n_rounds),
+               text_count(count, b->n_found[s]));
+}
+
 static void report(const bench *b)
 {
     char size[32], count[32];
@@ -168,11 +230,17 @@ static void report(const bench *b)
     put_row(b, "snapshot, restored", LOAD,
             bench_ratio(b->seconds[PLAIN_READ], b->seconds[LOAD], n));
     put_row(b, "snapshot, restored from memory", LOAD_AGAIN, 0);
+    put_found(b, "prompt, in a store on the disk", FOUND_DISK);
+    put_found(b, "prompt, in a store in memory", FOUND_MEMORY);
     out_printf("ratio: speed over that of the plain file, median over the rounds\n\n");
     double cold = bench_median(b->seconds[LOAD], n), warm = bench_median(b->seconds[LOAD_AGAIN], n);
     out_printf("computing the tokens %.1f ms: restoring is %.0f times faster, %.0f times from "
                "memory\n",
                1e3 * b->compute_s, b->compute_s / cold, b->compute_s / warm);
+    out_printf("a prompt is there %.0f times faster from a store on the disk, %.0f times from one "
+               "in memory\n",
+               b->compute_s / median(b->seconds[FOUND_DISK], n),
+               b->compute_s / median(b->seconds[FOUND_MEMORY], n));
 }
 
 static void note(bench *b)
@@ -249,6 +317,46 @@ static bool compute(bench *b)
     return true;
 }
 
+/* Both stores get the prompt, by computing it. */
+static bool fill_stores(bench *b)
+{
+    tqe_error err = {0};
+    tqe_session_params params = {.n_ctx = b->setup.n_ctx,
+                                 .n_threads = b->setup.n_threads,
+                                 .kv = b->setup.kv,
+                                 .n_kept = b->n_tokens};
+    /* A queue that nothing is dropped from, and no limit. */
+    tqe_prefix_params stored = {
+        .dir = b->folder, .queue_bytes = UINT64_MAX >> 1, .limit_bytes = UINT64_MAX >> 1};
+    setup_isa(b->setup.isa, &params.isa_mask);
+    msg_status("filling the stores ...");
+    tqe_status st = tqe_session_create(&b->keeper, b->model, &params, &err);
+    if (st == TQE_OK) {
+        st = tqe_prefix_create(&b->in_memory, NULL, &err);
+    }
+    if (st == TQE_OK) {
+        st = tqe_prefix_create(&b->on_disk, &stored, &err);
+    }
+    if (st == TQE_OK) {
+        st = find_prompt(b, FOUND_MEMORY, &err);
+    }
+    if (st == TQE_OK) {
+        st = tqe_session_truncate(b->session, 0, &err);
+    }
+    if (st == TQE_OK) {
+        st = find_prompt(b, FOUND_DISK, &err);
+    }
+    if (st == TQE_OK) {
+        tqe_prefix_flush(b->on_disk);
+        st = tqe_prefix_problem(b->on_disk, &err) ? TQE_ERR_IO : TQE_OK;
+    }
+    msg_status(NULL);
+    if (st != TQE_OK) {
+        msg_error("%s", err.text);
+    }
+    return st == TQE_OK;
+}
+
 static bool run_rounds(bench *b)
 {
     tqe_snapshot *f = NULL;
@@ -264,6 +372,9 @@ static bool run_rounds(bench *b)
     tqe_snapshot_get_info(f, &info);
     tqe_snapshot_close(f);
     b->file_bytes = info.file_bytes;
+    if (!fill_stores(b)) {
+        return false;
+    }
     for (size_t r = 0; r < b->n_rounds; r++) {
         char line[64];
         snprintf(line, sizeof line, "round %zu of %u", r + 1, b->n_rounds);
@@ -280,9 +391,9 @@ static bool run_rounds(bench *b)
 
 static bool name_files(bench *b)
 {
-    static const char *const names[] = {"tq-bench.tqs", "tq-bench.plain"};
-    char *paths[] = {b->snapshot, b->plain};
-    for (int i = 0; i < 2; i++) {
+    static const char *const names[] = {"tq-bench.tqs", "tq-bench.plain", "tq-bench.store"};
+    char *paths[] = {b->snapshot, b->plain, b->folder};
+    for (int i = 0; i < 3; i++) {
         int n = snprintf(paths[i], sizeof b->plain, "%s/%s", b->dir, names[i]);
         if (n < 0 || (size_t)n >= sizeof b->plain) {
             msg_error("--dir: the name is too long");
@@ -354,7 +465,8 @@ int bench_snapshot(int argc, char **argv)
          .meta = "DIR",
          .kind = ARG_STRING,
          .dst = &b.dir,
-         .help = "folder for two files, which are removed at the end (default: this one)"},
+         .help = "folder for two files and a prefix store, which are removed at the end (default: "
+                 "this one)"},
         OPT_KV(b.setup),
         OPT_THREADS(b.setup),
         OPT_ISA(b.setup),
@@ -400,6 +512,10 @@ int bench_snapshot(int argc, char **argv)
     bool ok = run(&b);
     unlink(b.snapshot);
     unlink(b.plain);
+    tqe_prefix_free(b.on_disk);
+    tqe_prefix_free(b.in_memory);
+    tqe_session_free(b.keeper);
+    each_stored(&b, true);
     free(b.ids);
     free(b.piece);
     tqe_session_free(b.session);

@@ -21,6 +21,8 @@
 
 #define CHAT_COMMANDS                                                                              \
     "  /help     this list\n"                                                                      \
+    "  /retry    answer the last question again\n"                                                 \
+    "  /back     take back the last question and its answer\n"                                     \
     "  /reset    forget the conversation, keep the system prompt\n"                                \
     "  /stats    tokens, speeds and cache size so far\n"                                           \
     "  /exit     leave (Ctrl-D does, too)\n"
@@ -30,6 +32,8 @@ typedef struct chat_options {
     const char *system, *tmpl;
     uint32_t n_predict;
 } chat_options;
+
+static const gen_stats no_stats = {.reused = "kept in memory"};
 
 typedef struct chat {
     conversation conv;
@@ -50,11 +54,13 @@ static bool show_text(void *ctx, const char *text, size_t n)
     return out_text(text, n) && out_flush();
 }
 
-/* One question and its answer. False: the program cannot go on. */
+/* One question and its answer; NULL: another answer to the last one. False: the program cannot go
+ * on. */
 static bool turn(chat *c, const char *question)
 {
     gen_stats stats = {0};
-    gen_stop stop = conversation_ask(&c->conv, question, &stats);
+    gen_stop stop = question ? conversation_ask(&c->conv, question, &stats)
+                             : conversation_retry(&c->conv, &stats);
     if (stop == GEN_STOP_END) {
         c->last = '\n';
         stop = conversation_answer(&c->conv, c->sampler, c->limit, show_text, c, &stats);
@@ -80,6 +86,7 @@ static bool turn(chat *c, const char *question)
     gen_clear_interrupt();
     c->last_stop = stop;
     c->total.n_prompt += stats.n_prompt;
+    c->total.n_reused += stats.n_reused;
     c->total.n_generated += stats.n_generated;
     c->total.n_decoded += stats.n_decoded;
     c->total.prompt_s += stats.prompt_s;
@@ -92,7 +99,7 @@ typedef enum after { AFTER_GO_ON, AFTER_LEAVE, AFTER_FAIL } after;
 /* A line that starts with a slash. */
 static after command(chat *c, const char *line)
 {
-    static const char *const names[] = {"/help", "/reset", "/stats", "/exit"};
+    static const char *const names[] = {"/help", "/retry", "/back", "/reset", "/stats", "/exit"};
     if (!strcmp(line, "/exit")) {
         return AFTER_LEAVE;
     }
@@ -104,8 +111,17 @@ static after command(chat *c, const char *line)
         if (!conversation_reset(&c->conv)) {
             return AFTER_FAIL;
         }
-        c->total = (gen_stats){0};
+        c->total = no_stats;
         msg_note("(conversation forgotten)");
+    } else if ((!strcmp(line, "/retry") || !strcmp(line, "/back")) &&
+               !conversation_has_answer(&c->conv)) {
+        c->unanswered = true;
+        msg_note("(there is no answer yet)");
+    } else if (!strcmp(line, "/retry")) {
+        return turn(c, NULL) ? AFTER_GO_ON : AFTER_FAIL;
+    } else if (!strcmp(line, "/back")) {
+        conversation_back(&c->conv);
+        msg_note("(the last question and its answer are forgotten)");
     } else {
         c->unanswered = true;
         const char *near = args_nearest(line, names, sizeof names / sizeof names[0]);
@@ -189,20 +205,35 @@ static void greet(const tqe_model *m, const tqe_session *s)
              mi.weights, si.kv, si.n_ctx);
 }
 
+/* *store stays NULL where nothing is to be kept. */
+static bool open_store(const chat_options *o, tqe_prefix **store)
+{
+    tqe_error err = {0};
+    if (o->setup.n_kept && tqe_prefix_create(store, NULL, &err) != TQE_OK) {
+        msg_error("%s", err.text);
+        return false;
+    }
+    return true;
+}
+
 static int chat_run(const chat_options *o)
 {
     int code = TQ_EXIT_FAILED;
     tqe_model *model = NULL;
     tqe_session *session = NULL;
+    tqe_prefix *store = NULL;
     chat c = {.limit = o->n_predict ? o->n_predict : SIZE_MAX, .last_stop = GEN_STOP_END};
+    c.total = no_stats;
     if (setup_open(&o->setup, &model, &session) && setup_sampler(&o->setup, model, &c.sampler) &&
-        conversation_init(&c.conv, model, session, o->tmpl, o->system)) {
+        open_store(o, &store) &&
+        conversation_init(&c.conv, model, session, store, o->tmpl, o->system)) {
         gen_catch_interrupts(false); /* before the greeting: from then on a user may press it */
         greet(model, session);
         code = talk(&c);
     }
     conversation_deinit(&c.conv);
     tqe_sampler_free(c.sampler);
+    tqe_prefix_free(store);
     tqe_session_free(session);
     tqe_model_free(model);
     return code;
@@ -235,6 +266,14 @@ int cmd_chat(int argc, char **argv)
          .help = "end each answer after N tokens (default: when the model ends it)"},
         OPT_KV(o.setup),
         OPT_CTX(o.setup),
+        {.name = "keep",
+         .meta = "N",
+         .kind = ARG_COUNT,
+         .dst = &o.setup.n_kept,
+         .min = 0,
+         .max = SETUP_MAX_CTX,
+         .help = "room for N more tokens, in which earlier prompts stay for /retry, /back and "
+                 "/reset (default 0)"},
         OPT_THREADS(o.setup),
         OPT_ISA(o.setup),
         OPT_TEMP(o.setup),

@@ -9,6 +9,10 @@
  * back to the longest common prefix. Either way what the session holds is exactly a prefix of
  * `tokens`, and the closing token of an answer, which the model chose but nobody evaluated, comes
  * from the template.
+ *
+ * With a store, every prompt is kept in memory beside the session, which shares its pages: one that
+ * cannot be reached by cutting the session back (rows of windows and of tail= are gone, or the
+ * conversation was forgotten) is still not computed again.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "conversation.h"
@@ -55,12 +59,13 @@ static void forget_text(conversation *c)
     free(c->text);
     c->text = NULL;
     c->text_bytes = 0;
+    c->n_before_answer = c->bytes_before_answer = 0;
 }
 
-bool conversation_init(conversation *c, const tqe_model *m, tqe_session *s, const char *tmpl,
-                       const char *system)
+bool conversation_init(conversation *c, const tqe_model *m, tqe_session *s, tqe_prefix *store,
+                       const char *tmpl, const char *system)
 {
-    *c = (conversation){.model = m, .session = s, .tmpl = tmpl};
+    *c = (conversation){.model = m, .session = s, .store = store, .tmpl = tmpl};
     if (system && !add_message(c, "system", system, strlen(system))) {
         return false;
     }
@@ -157,6 +162,9 @@ static gen_stop bring_session_to(conversation *c, const gen_tokens *want, gen_st
     if (want->n >= info.n_ctx) {
         return too_long(c, false, want->n);
     }
+    if (c->store) {
+        return gen_prompt_stored(c->session, c->store, want->at, want->n, stats);
+    }
     size_t common = 0, len = tqe_session_len(c->session);
     while (common < len && common < want->n && c->tokens.at[common] == want->at[common]) {
         common++;
@@ -174,15 +182,13 @@ static gen_stop bring_session_to(conversation *c, const gen_tokens *want, gen_st
     return gen_prompt(c->session, want->at + common, want->n - common, stats);
 }
 
-gen_stop conversation_ask(conversation *c, const char *text, gen_stats *stats)
+/* Evaluate up to the opening of the answer to the last message; on errors that goes. */
+static gen_stop take_in(conversation *c, gen_stats *stats)
 {
     tqe_error err = {0};
     char *full = NULL;
     gen_tokens want = {0};
     gen_stop stop = GEN_STOP_ERROR;
-    if (!add_message(c, "user", text, strlen(text))) {
-        return stop;
-    }
     if (tqe_chat_format(c->model, c->tmpl, c->msgs, c->n_msgs, true, &full, &err) != TQE_OK) {
         msg_error("%s", err.text);
     } else if ((stop = target_tokens(c, full, &want)) == GEN_STOP_END) {
@@ -194,6 +200,8 @@ gen_stop conversation_ask(conversation *c, const char *text, gen_stats *stats)
         forget_text(c);
         c->text = full;
         c->text_bytes = strlen(full);
+        c->n_before_answer = c->tokens.n;
+        c->bytes_before_answer = c->text_bytes;
         return stop;
     }
     /* The session may hold a part of the new tokens: cut it back to what `tokens` describes. */
@@ -213,6 +221,35 @@ gen_stop conversation_ask(conversation *c, const char *text, gen_stats *stats)
     free(full);
     free(want.at);
     return stop;
+}
+
+gen_stop conversation_ask(conversation *c, const char *text, gen_stats *stats)
+{
+    return add_message(c, "user", text, strlen(text)) ? take_in(c, stats) : GEN_STOP_ERROR;
+}
+
+bool conversation_has_answer(const conversation *c)
+{
+    return c->n_msgs > 1 && !strcmp(c->msgs[c->n_msgs - 1].role, "assistant");
+}
+
+gen_stop conversation_retry(conversation *c, gen_stats *stats)
+{
+    drop_message(c);
+    if (c->text && c->n_before_answer > 0) {
+        /* The very tokens of the first time. The session holds more, up to what the cut finds. */
+        c->tokens.n = c->n_before_answer;
+        c->text_bytes = c->bytes_before_answer;
+        c->text[c->text_bytes] = '\0';
+    }
+    return take_in(c, stats);
+}
+
+void conversation_back(conversation *c)
+{
+    drop_message(c);
+    drop_message(c);
+    forget_text(c);
 }
 
 /* Passes text on and keeps it. */

@@ -288,7 +288,8 @@ void gen_report(const tqe_session *s, const gen_stats *stats, gen_stop stop)
     text_size(used, info.kv_bytes_used);
     text_size(f16, info.n_tokens * info.f16_bytes_per_token);
     if (stats->n_reused) {
-        report_row("reused", stats->n_reused, 0, 0, "from the prefix store");
+        report_row("reused", stats->n_reused, 0, 0,
+                   stats->reused ? stats->reused : "from the prefix store");
     }
     report_row("prompt", stats->n_prompt, stats->n_prompt, stats->prompt_s, "");
     report_row("answer", stats->n_generated, stats->n_decoded, stats->decode_s,

@@ -17,7 +17,8 @@ typedef enum gen_stop {
 
 typedef struct gen_stats {
     size_t n_prompt;    /* tokens evaluated as prompt */
-    size_t n_reused;    /* tokens of it that a prefix store had, beside those */
+    size_t n_reused;    /* tokens of it that were there already, beside those */
+    const char *reused; /* where they were, for people; NULL: in a prefix store */
     size_t n_generated; /* tokens produced */
     size_t n_decoded;   /* of these, tokens evaluated one by one */
     double prompt_s, decode_s;

@@ -121,7 +121,8 @@ bool setup_open(const setup *s, tqe_model **model, tqe_session **session)
     tqe_error err = {0};
     tqe_model_info info;
     const char *advice = "";
-    tqe_session_params params = {.n_ctx = s->n_ctx, .n_threads = s->n_threads, .kv = s->kv};
+    tqe_session_params params = {
+        .n_ctx = s->n_ctx, .n_threads = s->n_threads, .kv = s->kv, .n_kept = s->n_kept};
     *model = NULL;
     *session = NULL;
     setup_isa(s->isa, &params.isa_mask);

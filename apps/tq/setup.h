@@ -16,6 +16,7 @@ typedef struct setup {
     const char *kv;
     const char *isa;
     uint32_t n_ctx;     /* 0: not given */
+    uint32_t n_kept;    /* tokens of room for kept prompts */
     uint32_t n_threads; /* 0: not given */
     float temp, top_p, min_p;
     uint32_t top_k, seed;

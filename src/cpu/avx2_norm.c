@@ -120,10 +120,13 @@ static void encoder_init(encoder *e, const tq_codec *c)
     }
 }
 
-/* Magnitude numbers of |p|, with 0x80 in the upper bytes, where the shuffle then gives 0. */
-TQ_INLINE __m256i magnitudes(__m256i a, const __m256i *edges, const int n)
+/* Vectors of 16 coordinates a and b become one of 32 bytes, a0..a7 b0..b7 a8..a15 b8..b15: what the
+ * packing and unpacking instructions do within 128 bits. The order is restored with the signs. */
+
+/* How many edges lie below each of |p|. */
+TQ_INLINE __m256i count_edges(__m256i a, const __m256i *edges, const int n)
 {
-    __m256i m = _mm256_set1_epi16((short)0x8000), m2 = _mm256_setzero_si256();
+    __m256i m = _mm256_setzero_si256(), m2 = m;
 #pragma GCC unroll 31
     for (int i = 0; i < n; i += 2) {
         m = _mm256_sub_epi16(m, _mm256_cmpgt_epi16(a, edges[i]));
@@ -133,35 +136,36 @@ TQ_INLINE __m256i magnitudes(__m256i a, const __m256i *edges, const int n)
     return _mm256_add_epi16(m, m2);
 }
 
-/* Cell numbers of |p|, each in the low byte and in the high byte; 0x80 in the other, for which a
- * shuffle gives 0. */
-typedef struct cell_numbers {
-    __m256i low, high;
-} cell_numbers;
-
-TQ_INLINE cell_numbers cells_of(__m256i a)
+/* Cell numbers of |p|, bytes. */
+TQ_INLINE __m256i cells_of(__m256i a, __m256i b)
 {
-    __m256i c = _mm256_mulhi_epu16(a, _mm256_set1_epi16(CELLS_PER_65536));
-    c = _mm256_min_epi16(c, _mm256_set1_epi16(N_CELLS - 1));
-    return (cell_numbers){
-        _mm256_or_si256(c, _mm256_set1_epi16((short)0x8000)),
-        _mm256_or_si256(_mm256_slli_epi16(c, 8), _mm256_set1_epi16(0x80)),
-    };
+    const __m256i scale = _mm256_set1_epi16(CELLS_PER_65536);
+    const __m256i cell =
+        _mm256_packus_epi16(_mm256_mulhi_epu16(a, scale), _mm256_mulhi_epu16(b, scale));
+    return _mm256_min_epu8(cell, _mm256_set1_epi8(N_CELLS - 1));
 }
 
-/* As magnitudes, 4 bits. */
-TQ_INLINE __m256i magnitudes_by_cell(__m256i a, cell_numbers cell, const norm_cells *c)
+/* Magnitude numbers of |p|, bytes; cell: 4 bits only. */
+TQ_INLINE __m256i magnitudes(__m256i a, __m256i b, __m256i cell, const encoder *e, uint32_t stretch,
+                             const int bits)
 {
-    const __m256i bound = _mm256_or_si256(_mm256_shuffle_epi8(c->low, cell.low),
-                                          _mm256_shuffle_epi8(c->high, cell.high));
-    const __m256i m =
-        _mm256_sub_epi16(_mm256_shuffle_epi8(c->before, cell.low), _mm256_cmpgt_epi16(a, bound));
-    return _mm256_or_si256(m, _mm256_set1_epi16((short)0x8000));
+    if (bits == 4) {
+        const norm_cells *c = &e->cells[stretch];
+        const __m256i low = _mm256_shuffle_epi8(c->low, cell);
+        const __m256i high = _mm256_shuffle_epi8(c->high, cell);
+        const __m256i above =
+            _mm256_packs_epi16(_mm256_cmpgt_epi16(a, _mm256_unpacklo_epi8(low, high)),
+                               _mm256_cmpgt_epi16(b, _mm256_unpackhi_epi8(low, high)));
+        return _mm256_sub_epi8(_mm256_shuffle_epi8(c->before, cell), above);
+    }
+    const __m256i *edges = e->edges[stretch];
+    const int n = (1 << (bits - 1)) - 1;
+    return _mm256_packs_epi16(count_edges(a, edges, n), count_edges(b, edges, n));
 }
 
 TQ_INLINE __m256i levels_of(__m256i m, const __m256i *table, const int b)
 {
-    __m256i l = _mm256_shuffle_epi8(table[0], m);
+    const __m256i l = _mm256_shuffle_epi8(table[0], m);
     if (b < 6)
         return l;
     /* Bit 4 of the number, moved to the top of its byte, chooses the upper half. */
@@ -170,99 +174,113 @@ TQ_INLINE __m256i levels_of(__m256i m, const __m256i *table, const int b)
 
 enum { BATCH = 3 }; /* stretches that share the loads of p */
 
-/* What the search learns of a stretch. */
-typedef struct trial {
-    uint8_t mag[ROOM]; /* magnitude numbers */
-    int32_t dot, ll;   /* <|p|, levels>, <levels, levels> */
-} trial;
+/* What the search learns of stretches that it tries together. */
+typedef struct trials {
+    uint8_t mag[BATCH][ROOM]; /* magnitude numbers */
+    int32_t dot[BATCH + 1];   /* <|p|, levels> */
+    int32_t crit[BATCH + 1];  /* tq_row_criterion; bits of an f32 that is not negative */
+} trials;
+
+/* The sums over lanes of a, b, c and d. */
+TQ_INLINE __m128i sums4(__m256i a, __m256i b, __m256i c, __m256i d)
+{
+    const __m256i v = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
+    return _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+}
 
 /* `count` stretches at once. The coordinates from dim on are 0 and add the lowest level's square,
  * which is taken off again. */
-TQ_INLINE void try_stretches(trial *out, const int16_t *p, uint32_t dim, const encoder *e,
+TQ_INLINE void try_stretches(trials *out, const int16_t *p, const uint32_t dim, const encoder *e,
                              uint32_t first, const int b, const int count)
 {
-    const int n_edges = (1 << (b - 1)) - 1;
     const uint32_t padded = (dim + 31) / 32 * 32;
     const int32_t low = e->book->levels[0];
-    __m256i pl[BATCH], l2[BATCH];
+    const __m256i none = _mm256_setzero_si256();
+    __m256i pl[BATCH] = {none, none, none}, l2[BATCH] = {none, none, none};
 
-#pragma GCC unroll 3
-    for (int i = 0; i < count; i++)
-        pl[i] = l2[i] = _mm256_setzero_si256();
-    for (uint32_t j = 0; j < padded; j += 32) {
-        const __m256i a0 = _mm256_abs_epi16(load256(p + j));
-        const __m256i a1 = _mm256_abs_epi16(load256(p + j + 16));
-        const cell_numbers cell0 = cells_of(a0), cell1 = cells_of(a1);
+    uint32_t j = 0;
+    do {
+        const __m256i a = _mm256_abs_epi16(load256(p + j));
+        const __m256i a2 = _mm256_abs_epi16(load256(p + j + 16));
+        const __m256i cell = b == 4 ? cells_of(a, a2) : none;
 #pragma GCC unroll 3
         for (int i = 0; i < count; i++) {
-            const __m256i *edges = e->edges[first + (uint32_t)i];
-            const norm_cells *cells = &e->cells[first + (uint32_t)i];
-            __m256i m0 =
-                b == 4 ? magnitudes_by_cell(a0, cell0, cells) : magnitudes(a0, edges, n_edges);
-            __m256i m1 =
-                b == 4 ? magnitudes_by_cell(a1, cell1, cells) : magnitudes(a1, edges, n_edges);
-            __m256i x = levels_of(m0, e->table, b), y = levels_of(m1, e->table, b);
-            pl[i] = _mm256_add_epi32(
-                pl[i], _mm256_add_epi32(_mm256_madd_epi16(a0, x), _mm256_madd_epi16(a1, y)));
-            l2[i] = _mm256_add_epi32(
-                l2[i], _mm256_add_epi32(_mm256_madd_epi16(x, x), _mm256_madd_epi16(y, y)));
-            /* Both vectors as bytes, low bytes first: the order is restored with the signs. */
-            m1 = _mm256_slli_epi16(m1, 8);
-            m0 = _mm256_and_si256(m0, _mm256_set1_epi16(0xff));
-            store256(out[i].mag + j, _mm256_or_si256(m0, m1));
+            const __m256i m = magnitudes(a, a2, cell, e, first + (uint32_t)i, b);
+            const __m256i l = levels_of(m, e->table, b);
+            /* Two squares fit 16 bits: levels end at 127. */
+            const __m256i squares = _mm256_maddubs_epi16(l, l);
+            pl[i] = _mm256_add_epi32(pl[i], _mm256_madd_epi16(a, _mm256_unpacklo_epi8(l, none)));
+            pl[i] = _mm256_add_epi32(pl[i], _mm256_madd_epi16(a2, _mm256_unpackhi_epi8(l, none)));
+            l2[i] = _mm256_add_epi32(l2[i], _mm256_madd_epi16(squares, _mm256_set1_epi16(1)));
+            store256(out->mag[i] + j, m);
         }
-    }
+        j += 32;
+    } while (j < padded); /* at least once, or gcc fears for out->mag */
+    /* tq_row_criterion of all; what is behind the last is not used. */
+    const __m128i dot = sums4(pl[0], pl[1], pl[2], none);
+    const __m128i extra = _mm_set1_epi32((int32_t)(padded - dim) * low * low);
+    const __m128i ll = _mm_sub_epi32(sums4(l2[0], l2[1], l2[2], none), extra);
+    const __m128 t = _mm_cvtepi32_ps(dot),
+                 more = _mm_castsi128_ps(_mm_cmpgt_epi32(dot, _mm_setzero_si128()));
+    const __m128 crit = _mm_div_ps(_mm_mul_ps(t, t), _mm_cvtepi32_ps(ll));
+    _mm_storeu_si128((__m128i *)(void *)out->dot, dot);
+    _mm_storeu_si128((__m128i *)(void *)out->crit, _mm_castps_si128(_mm_and_ps(crit, more)));
+}
+
+/* The best of the trials, if it beats the criterion that is given. */
+typedef struct winner {
+    uint32_t at; /* or BATCH: none */
+    int32_t crit, dot;
+} winner;
+
+TQ_INLINE winner pick(const trials *t, int32_t crit, int32_t dot)
+{
+    winner w = {BATCH, crit, dot};
 #pragma GCC unroll 3
-    for (int i = 0; i < count; i++) {
-        out[i].dot = sum8(pl[i]);
-        out[i].ll = sum8(l2[i]) - (int32_t)(padded - dim) * low * low;
+    for (uint32_t i = 0; i < BATCH; i++) {
+        const int32_t better = -(t->crit[i] > w.crit);
+        w.at = tq_choose(better, i, w.at);
+        w.crit = (int32_t)tq_choose(better, (uint32_t)t->crit[i], (uint32_t)w.crit);
+        w.dot = (int32_t)tq_choose(better, (uint32_t)t->dot[i], (uint32_t)w.dot);
     }
+    return w;
 }
 
 /* Codes of the best stretch, and <p, levels>. */
-TQ_INLINE int32_t search(uint8_t *code, const int16_t *p, uint32_t dim, const encoder *e,
+TQ_INLINE int32_t search(uint8_t *code, const int16_t *p, const uint32_t dim, const encoder *e,
                          const int b)
 {
-    const uint32_t effort = e->effort;
-    trial room[BATCH + 1];
-    trial *best = &room[BATCH];
-    float best_crit = -1;
+    trials room;
+    uint8_t kept[ROOM]; /* the best of batches before this one */
+    const uint8_t *best;
+    int32_t dot;
 
-    best->dot = 0;
-
-    if (effort == 1) {
-        try_stretches(best, p, dim, e, 0, b, 1);
+    if (e->effort == 1) {
+        try_stretches(&room, p, dim, e, 0, b, 1);
+        best = room.mag[0];
+        dot = room.dot[0];
     } else {
-        for (uint32_t first = 0; first < effort; first += BATCH) {
-            try_stretches(room, p, dim, e, first, b, BATCH);
-            uint32_t at = BATCH; /* without branches: which one wins is not predictable */
-            for (uint32_t i = 0; i < BATCH; i++) {
-                const float crit = tq_row_criterion(room[i].dot, room[i].ll);
-                const int better = crit > best_crit;
-                at = better ? i : at;
-                best_crit = better ? crit : best_crit;
-            }
-            if (effort == BATCH)
-                best = &room[at];
-            else if (at < BATCH)
-                *best = room[at];
+        try_stretches(&room, p, dim, e, 0, b, BATCH);
+        winner w = pick(&room, -1, 0); /* one wins: no criterion is negative */
+        best = room.mag[w.at % BATCH];
+        for (uint32_t first = BATCH; first < e->effort; first += BATCH) {
+            if (w.at < BATCH)
+                best = memcpy(kept, best, (dim + 31) / 32 * 32);
+            try_stretches(&room, p, dim, e, first, b, BATCH);
+            w = pick(&room, w.crit, w.dot);
+            if (w.at < BATCH)
+                best = room.mag[w.at];
         }
+        dot = w.dot;
     }
     const __m256i sign = _mm256_set1_epi8((char)(1 << (b - 1)));
     for (uint32_t j = 0; j < dim; j += 32) {
-        /* The sign bits of both vectors, in the byte order of the magnitudes. */
-        const __m256i a = load256(p + j), c = load256(p + j + 16);
-        const __m256i upper = _mm256_set1_epi16((short)0xff00);
-        __m256i s = _mm256_blendv_epi8(_mm256_srai_epi16(a, 15), _mm256_srai_epi16(c, 15), upper);
-        __m256i v = _mm256_or_si256(load256(best->mag + j), _mm256_and_si256(s, sign));
-        /* 0 16 1 17 ... to 0 1 2 ... */
-        const __m256i split =
-            _mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15, 0, 2, 4, 6, 8,
-                             10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
-        v = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(v, split), 0xd8);
-        store256(code + j, v);
+        const __m256i s = _mm256_packs_epi16(_mm256_srai_epi16(load256(p + j), 15),
+                                             _mm256_srai_epi16(load256(p + j + 16), 15));
+        const __m256i v = _mm256_or_si256(load256(best + j), _mm256_and_si256(s, sign));
+        store256(code + j, _mm256_permute4x64_epi64(v, 0xd8));
     }
-    return best->dot;
+    return dot;
 }
 
 /* 8 bits: the levels themselves. Returns <p, levels>. */
@@ -418,7 +436,9 @@ TQ_INLINE void encode_tile(tile *t, const tq_codec *c, const encoder *e, tq_plan
             dot = round_levels(code, p, c->dim);
         } else {
             tq_avx2_fix(p, y, c->dim, inv[i]);
-            dot = other ? other(code, p, c->dim, state) : search(code, p, c->dim, e, b);
+            dot = other           ? other(code, p, c->dim, state)
+                  : c->dim == 128 ? search(code, p, 128, e, b)
+                                  : search(code, p, c->dim, e, b);
         }
         t->dot[i] = (float)dot;
         pack_codes(codes, code, c, b);

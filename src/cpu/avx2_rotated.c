@@ -332,6 +332,7 @@ void tq_avx2_fix(int16_t *p, const float *y, uint32_t dim, float inv)
     const __m256i one = _mm256_set1_epi16(1);
     uint32_t j = 0;
 
+#pragma GCC unroll 4
     for (; j + 16 <= dim; j += 16) {
         __m256i v = _mm256_packs_epi32(floor_times(y + j, inv8), floor_times(y + j + 8, inv8));
         v = _mm256_permute4x64_epi64(v, 0xd8);

@@ -94,7 +94,7 @@ TQ_INLINE int32_t search(uint8_t *code, const int16_t *p, uint32_t dim, const vo
     const searcher *s = state;
     trial room[BATCH + 1];
     trial *best = &room[BATCH];
-    float best_crit = -1;
+    int32_t best_crit = -1;
 
     best->dot = 0;
     if (s->effort == 1) {
@@ -102,12 +102,14 @@ TQ_INLINE int32_t search(uint8_t *code, const int16_t *p, uint32_t dim, const vo
     } else {
         for (uint32_t first = 0; first < s->effort; first += BATCH) {
             try_stretches(room, p, dim, s, first, depth, BATCH);
-            uint32_t at = BATCH; /* without branches: which one wins is not predictable */
+            uint32_t at = BATCH;
             for (uint32_t i = 0; i < BATCH; i++) {
                 const float crit = tq_row_criterion(room[i].dot, room[i].ll);
-                const int better = crit > best_crit;
-                at = better ? i : at;
-                best_crit = better ? crit : best_crit;
+                int32_t bits; /* in the order of the numbers: none is negative */
+                memcpy(&bits, &crit, sizeof bits);
+                const int32_t better = -(bits > best_crit);
+                at = tq_choose(better, i, at);
+                best_crit = (int32_t)tq_choose(better, (uint32_t)bits, (uint32_t)best_crit);
             }
             if (s->effort == BATCH)
                 best = &room[at];

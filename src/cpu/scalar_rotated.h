@@ -40,6 +40,13 @@ static inline float tq_row_criterion(int32_t dot, int32_t ll)
     return dot > 0 ? t * t / (float)ll : 0;
 }
 
+/* a where the mask is all ones, else b. Not a conditional: which stretch wins is as good as random,
+ * and gcc makes branches of those, a wrong guess per row. */
+static inline uint32_t tq_choose(int32_t mask, uint32_t a, uint32_t b)
+{
+    return b ^ ((a ^ b) & (uint32_t)mask);
+}
+
 /* f16 bits of the scale: num / dot, saturating. */
 uint16_t tq_row_scale(float num, int32_t dot, int saturates);
 

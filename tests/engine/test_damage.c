@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* test_damage.c — a snapshot that is damaged anywhere is refused, and the session goes on as if
- * nothing had been tried. Checksums find accidents; the last part forges files whose checksums are
- * right, which only the checks of the fields can find. */
+/* test_damage.c — PITFALLS 37, 38, 40: a snapshot that is damaged anywhere is refused, and the
+ * session goes on as if nothing had been tried. Checksums find accidents; the last part forges
+ * files whose checksums are right, which only the checks of the fields can find. */
 #include "state_support.h"
 
 #include "engine_priv.h"
@@ -272,7 +272,7 @@ static void test_forged(void **state)
     forged(other_scheme, "turbo4v3");
     forged(other_spelling, "scheme");
     forged(other_scheme_files, "names has other contents");
-    forged(other_rotation, "rotation or codebook");
+    forged(other_rotation, "rotation or codebook"); /* PITFALL 38, and the next */
     forged(other_format, "rotation or codebook");
     forged(no_format, "key format 7");
     forged(other_window, "layer 1");
@@ -324,12 +324,117 @@ static void test_forged_counts(void **state)
     goes_on();
 }
 
+/* ---- Prefix pages ---------------------------------------------------------------------------- */
+
+/* Same size, another meaning. */
+static void page_in_trellis(tqe_snap *h)
+{
+    tq_codec c;
+    h->layers[1].k_format = TQ_FMT_TCQ4;
+    assert_int_equal(tq_codec_init(&c, TQ_FMT_TCQ4, h->layers[1].d_k, 0, TQ_ISA_SCALAR), TQ_OK);
+    assert_int_equal(tqe_decoder_id(&h->layers[1].k_decoder, &c), TQE_OK);
+}
+static void page_of_model(tqe_snap *h)
+{
+    h->fingerprint[31] ^= 1;
+}
+static void page_of_scheme(tqe_snap *h)
+{
+    h->scheme_id[0] ^= 1;
+}
+static void page_elsewhere(tqe_snap *h)
+{
+    h->first += 64;
+}
+static void page_of_token(tqe_snap *h)
+{
+    h->tokens[63] ^= 1;
+}
+
+/* PITFALL 40: every page of a chain says itself what it is. One in the middle, under the right name
+ * and key, with right checksums, is of another kind than the first: it is set aside and computed.
+ */
+static void test_mixed_chain(void **state)
+{
+    (void)state;
+    enum { N = 120 + 80 };
+    static const struct {
+        void (*change)(tqe_snap *);
+        const char *word;
+    } cases[] = {{page_in_trellis, "geometry"},
+                 {page_of_model, "model"},
+                 {page_of_scheme, "scheme"},
+                 {page_elsewhere, "token"},
+                 {page_of_token, "token"}};
+    int32_t prompt[N];
+    tqe_error err = {TQE_OK, ""};
+    char *dir = state_path("chain");
+    const tqe_prefix_params params = {.dir = dir, .every_pages = 1};
+    tqe_session *s = state_session(model, "turbo4", N, 0);
+    state_tokens(prompt, N, 8, model);
+    float *want = NULL;
+    for (size_t i = 0; i <= sizeof(cases) / sizeof(cases[0]); i++) {
+        size_t reused = 99;
+        tqe_prefix *p = NULL;
+        if (i > 0) { /* forge the second page */
+            DIR *d = opendir(dir);
+            assert_non_null(d);
+            for (struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
+                char path[1024];
+                uint8_t trailer[TQE_SNAP_TRAILER_BYTES];
+                tqe_snap h;
+                size_t n = 0;
+                (void)snprintf(path, sizeof(path), "%s/%s", dir, e->d_name);
+                if (strlen(e->d_name) != 64 + 5) {
+                    continue;
+                }
+                uint8_t *f = state_read(path, &n);
+                state_ok(tqe_snap_parse(&h, f, n, &err), &err);
+                if (h.first == 64) {
+                    cases[i - 1].change(&h);
+                    for (uint32_t t = 0; h.first != 64 && t < h.n_parts; t++) {
+                        h.parts[t].page++;
+                    }
+                    tqe_snap_encode(&h, f, trailer);
+                    memcpy(f + n - sizeof(trailer), trailer, sizeof(trailer));
+                    state_write(path, f, n);
+                }
+                tqe_snap_free(&h);
+                free(f);
+            }
+            (void)closedir(d);
+        }
+        state_ok(tqe_prefix_create(&p, &params, &err), &err);
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        state_ok(tqe_session_prompt(s, p, prompt, N, NULL, NULL, &reused, &err), &err);
+        tqe_prefix_flush(p);
+        assert_int_equal(reused, i == 0 ? 0 : 64); /* PITFALL 36: nothing else is computed */
+        if (i == 0) {
+            want = state_logits(s, model);
+        } else {
+            assert_true(tqe_prefix_problem(p, &err));
+            if (strstr(err.text, cases[i - 1].word) == NULL) {
+                fail_msg("'%s' does not say '%s'", err.text, cases[i - 1].word);
+            }
+            assert_int_equal(state_count(dir, ".page", NULL), 3); /* written anew */
+        }
+        tqe_model_info info;
+        tqe_model_get_info(model, &info);
+        assert_memory_equal(tqe_session_logits(s), want, info.n_vocab * sizeof(*want));
+        tqe_prefix_free(p);
+    }
+    free(want);
+    tqe_session_free(s);
+    state_remove(dir);
+    free(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_byte),    cmocka_unit_test(test_every_length),
         cmocka_unit_test(test_swapped_pages), cmocka_unit_test(test_forged),
-        cmocka_unit_test(test_forged_counts),
+        cmocka_unit_test(test_forged_counts), cmocka_unit_test(test_mixed_chain),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -3,7 +3,9 @@
  *
  * A child saves two timelines in turn under one name, or stores prompts, until it is killed; then
  * the file must be one of the two, whole, and the next start must leave no temporary file. Moments
- * are random in time (the seed is printed); how many fell into a write is printed, too.
+ * are random in time (the seed is printed); how many fell into a write is printed, too. Pages of a
+ * store are written within microseconds: those of the test have megabytes, and most of its kills
+ * wait until a temporary file is there.
  */
 #include "state_support.h"
 
@@ -15,13 +17,21 @@
 
 enum { KILLS = 200 };
 
-static tqe_model *tiny;
+static tqe_model *tiny, *wide; /* wide: 2 MiB in a page of f16 */
 static uint64_t seed;
 
 static int setup(void **state)
 {
     (void)state;
     tiny = state_tiny(0, 0);
+    gen_model g = gen_model_of("llama");
+    g.d_head = 64;
+    g.n_heads = 64;
+    g.n_kv_heads = 64;
+    const char *path = gen_temp_path("wide.gguf");
+    assert_true(gen_model_write(&g, path));
+    wide = state_model(path);
+    (void)unlink(path);
     const char *given = getenv("TQ_SEED");
     seed = given != NULL ? strtoull(given, NULL, 0) : (uint64_t)time(NULL);
     print_message("TQ_SEED=%llu\n", (unsigned long long)seed);
@@ -32,6 +42,7 @@ static int teardown(void **state)
 {
     (void)state;
     tqe_model_free(tiny);
+    tqe_model_free(wide);
     return 0;
 }
 
@@ -45,6 +56,15 @@ static void kill_soon(pid_t child, uint32_t window_ms)
     int status = 0;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFSIGNALED(status));
+}
+
+/* Wait until a temporary file is in the folder, but no longer than a second. */
+static void wait_for_temp(const char *dir)
+{
+    const struct timespec t = {.tv_nsec = 20000};
+    for (int i = 0; i < 20000 && state_count(dir, ".tmp", NULL) == 0; i++) {
+        (void)nanosleep(&t, NULL);
+    }
 }
 
 static void test_saving(void **state)
@@ -137,8 +157,8 @@ static void test_storing(void **state)
     size_t n_temp = 0, n_files = 0;
     uint32_t window_ms = 8;
     char *dir = state_path("killstore");
-    const tqe_prefix_params params = {.dir = dir, .limit_bytes = 2000000, .every_pages = 1};
-    tqe_session *s = state_session(tiny, "f16", 200, 0);
+    const tqe_prefix_params params = {.dir = dir, .limit_bytes = 40000000, .every_pages = 1};
+    tqe_session *s = state_session(wide, "f16", 200, 0);
     assert_int_equal(mkdir(dir, 0755), 0);
     (void)fflush(NULL);
     for (int i = 0; i < KILLS; i++) {
@@ -149,17 +169,22 @@ static void test_storing(void **state)
                 _exit(1);
             }
             for (uint64_t k = 0;; k++) {
-                state_tokens(ids, 200, (uint64_t)i * 1000 + k, tiny);
-                (void)tqe_session_prompt(s, p, ids, 200, NULL, NULL, NULL, &err);
+                state_tokens(ids, 70, (uint64_t)i * 1000 + k, wide);
+                (void)tqe_session_prompt(s, p, ids, 70, NULL, NULL, NULL, &err);
             }
         }
-        kill_soon(child, window_ms);
+        if (i % 4 != 0) {
+            wait_for_temp(dir);
+            kill_soon(child, 1);
+        } else {
+            kill_soon(child, window_ms);
+        }
         n_temp += state_count(dir, ".tmp", NULL);
+        tqe_prefix *p = NULL; /* the next start: nothing is left */
+        state_ok(tqe_prefix_create(&p, &params, &err), &err);
+        tqe_prefix_free(p);
+        assert_int_equal(state_count(dir, ".tmp", NULL), 0);
         if (i % 10 == 9) {
-            tqe_prefix *p = NULL;
-            state_ok(tqe_prefix_create(&p, &params, &err), &err);
-            tqe_prefix_free(p);
-            assert_int_equal(state_count(dir, ".tmp", NULL), 0);
             n_files = check_folder(dir);
             if (n_files == 0 && window_ms < 250)
                 window_ms *= 2; /* a slow machine had not begun to write */
@@ -167,6 +192,7 @@ static void test_storing(void **state)
     }
     print_message("%d kills, %zu temporary files seen, %zu pages whole\n", KILLS, n_temp, n_files);
     assert_true(n_files > 0);
+    assert_true(n_temp > KILLS / 10); /* or the moments were no test */
     tqe_session_free(s);
     state_remove(dir);
     free(dir);

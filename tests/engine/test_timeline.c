@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* test_timeline.c — a timeline that branches, goes back or moves on is the one that went straight.
  * Logits are compared bit by bit where the batches had equal shapes. */
-#include "engine.h"
-#include "gen_model.h"
-#include "unit/support.h"
+#include "state_support.h"
 
+/* The last two get their files at the start. */
+static char by_files[2][TQ_SCHEME_TEXT_BYTES];
 static const char *const schemes[] = {
     "f16",           "turbo:k8v3",     "turbo4,sink=4,tail=20",
-    "tcq4,start=45", "affine8,skip=1", "turbo8v4,sink=3,tail=70,start=30,attn=dequant"};
+    "tcq4,start=45", "affine8,skip=1", "turbo8v4,sink=3,tail=70,start=30,attn=dequant",
+    by_files[0],     by_files[1]};
 
 enum { N_SCHEMES = sizeof schemes / sizeof *schemes, N_CTX = 256, BATCH = 16, MAX_IDS = 250 };
 
@@ -28,6 +29,13 @@ static int setup(void **state)
             print_error("%s\n", err.text);
             return -1;
         }
+    }
+    for (int i = 0; i < 2; i++) { /* both models have as many layers and heads */
+        static const char *const mixed[] = {"tcq4", "f16"};
+        const char *path = gen_temp_path("layers");
+        state_write_layers(path, models[0], mixed, 2);
+        (void)snprintf(by_files[i], sizeof(by_files[i]), "%s,layers=%s",
+                       i ? "affine8,sink=3,tail=20" : "turbo4", path);
     }
     tqe_model_info info;
     tqe_model_get_info(models[0], &info);

@@ -14,6 +14,18 @@ cat one one | cmp -s - reset || echo 'after /reset the answer differs'
 # Keys and values of the first turn are reused: the second costs only its own tokens.
 printf 'What is the code for falcon?\n/stats\nWhy?\n/stats\n' | chat >/dev/null
 grep '^prompt' err | awk '{ print ($2 > 0 && $2 - last < 40 ? "few new tokens" : "too many: " $2 - last); last = $2 }'
+# Another answer to the same question, and a question that is taken back and asked again.
+printf 'What is the code for falcon?\n/retry\n/back\nWhat is the code for falcon?\n' | chat >retried
+cat one one one | cmp -s - retried || echo 'another answer at temperature 0'
+printf '/retry\n/back\nWhat is it?\n/back\n/back\n' | chat >/dev/null
+echo "exit $?"
+grep -v '^tiny-' err | digits
+# After a long answer a tail cannot go back: the prompt is computed again, or kept.
+for keep in 0 1000; do
+    printf 'What is the code for falcon?\n/retry\n/reset\nWhat is the code for falcon?\n/stats\n' |
+        "$TQ" chat -m "$BUNDLED" --temp 0 -t 1 -n 130 --kv turbo4,tail=8 --keep $keep >/dev/null 2>err
+    grep -E '^(reused|prompt)' err | awk '{ print $1, ($2 > 1 ? "many" : $2) }'
+done
 # Commands and lines that are not sent.
 printf '/help\n/stat\n/nonsense\n   \n\377\n/exit\nnot read\n' | chat
 echo "exit $?"
