@@ -211,7 +211,7 @@ static void put_row(const bench *b, const char *what, step s, double ratio)
 static void put_found(const bench *b, const char *what, step s)
 {
     char count[32];
-    out_printf("%-30s%10.1f ms%15s found\n", what, 1e3 * median(b->seconds[s], b->n_rounds),
+    out_printf("%-30s%10.1f ms%15s found\n", what, 1e3 * bench_median(b->seconds[s], b->n_rounds),
                text_count(count, b->n_found[s]));
 }
 
@@ -239,8 +239,8 @@ static void report(const bench *b)
                1e3 * b->compute_s, b->compute_s / cold, b->compute_s / warm);
     out_printf("a prompt is there %.0f times faster from a store on the disk, %.0f times from one "
                "in memory\n",
-               b->compute_s / median(b->seconds[FOUND_DISK], n),
-               b->compute_s / median(b->seconds[FOUND_MEMORY], n));
+               b->compute_s / bench_median(b->seconds[FOUND_DISK], n),
+               b->compute_s / bench_median(b->seconds[FOUND_MEMORY], n));
 }
 
 static void note(bench *b)
@@ -267,13 +267,13 @@ static void note(bench *b)
 static bool draw(const bench *b)
 {
     static const char *const names[N_STEPS + 1] = {
-        "plain file, written",        "snapshot, saved",
-        "plain file, read",           "snapshot, restored",
-        "restored from memory again", "computing the tokens"};
+        "plain file, written",        "snapshot, saved",       "plain file, read",
+        "snapshot, restored",         "snapshot, from memory", "prompt, from a store on disk",
+        "prompt, from one in memory", "computing the tokens"};
     plot_curve curves[N_STEPS + 1];
     char subtitle[256];
     for (int i = 0; i <= N_STEPS; i++) {
-        bool ours = i == SAVE || i == LOAD || i == LOAD_AGAIN;
+        bool ours = i == SAVE || (i >= LOAD && i < N_STEPS);
         curves[i] =
             (plot_curve){names[i], ours ? PLOT_LINE : PLOT_DASHED, b->x, b->y[i], b->n_points};
     }
@@ -357,6 +357,16 @@ static bool fill_stores(bench *b)
     return st == TQE_OK;
 }
 
+static void close_stores(bench *b)
+{
+    tqe_prefix_free(b->on_disk);
+    tqe_prefix_free(b->in_memory);
+    tqe_session_free(b->keeper);
+    b->on_disk = b->in_memory = NULL;
+    b->keeper = NULL;
+    each_stored(b, true);
+}
+
 static bool run_rounds(bench *b)
 {
     tqe_snapshot *f = NULL;
@@ -417,7 +427,7 @@ static bool run(bench *b)
     }
     if (!bench_csv_open(&b->csv, b->csv_name,
                         "kv,tokens,file_bytes,round,compute_ms,plain_write_ms,save_ms,"
-                        "plain_read_ms,load_ms,load_again_ms") ||
+                        "plain_read_ms,load_ms,load_again_ms,found_disk_ms,found_memory_ms") ||
         !setup_open(&b->setup, &b->model, &b->session)) {
         return false;
     }
@@ -432,8 +442,9 @@ static bool run(bench *b)
         if (ok) {
             report(b);
             note(b);
-            unlink(b->snapshot);
         }
+        unlink(b->snapshot);
+        close_stores(b);
     }
     ok = bench_csv_close(b->csv, b->csv_name) && ok;
     return ok && (!b->plot_name || draw(b));
@@ -512,10 +523,6 @@ int bench_snapshot(int argc, char **argv)
     bool ok = run(&b);
     unlink(b.snapshot);
     unlink(b.plain);
-    tqe_prefix_free(b.on_disk);
-    tqe_prefix_free(b.in_memory);
-    tqe_session_free(b.keeper);
-    each_stored(&b, true);
     free(b.ids);
     free(b.piece);
     tqe_session_free(b.session);
