@@ -11,17 +11,19 @@ sed -E 's/^"[^"]*","[^"]*",//; s/,-?[0-9.]+,"/,LOAD,"/; s/,[0-9]+\.[0-9]+,[0-9]+
 "$TQ" bench codec -r 1 --isa scalar --dim 88 2>/dev/null | tail -n +7 | sed -E 's/[0-9]+\.[0-9]+/N/g; s/ +/ /g'
 echo "$(grep -c scalar codec.csv) rows"; head -2 codec.csv | cut -d, -f5- | sed -E "s/[0-9]+\.[0-9]+/N/g"
 # The store: sizes are exact, times are anybody's guess.
-cache="--layers 2 --kv-heads 2 --n-kv 130 -r 2 --memory 1M"
+cache="--clock cpu --layers 2 --kv-heads 2 --n-kv 130 -r 2 --memory 1M"
 "$TQ" bench cache $cache --kv f16 --kv tcq4 --kv tcq3,tail=64 --csv cache.csv 2>/dev/null |
     sed -n '2,8p' | sed -E 's/ +[0-9.]+ [KM]iB$/ RESIDENT/; s/ +/ /g'
-sed 's/3,tail/3 tail/' cache.csv | cut -d, -f5-13,17
+sed 's/3,tail/3 tail/' cache.csv | cut -d, -f5-14,18
 head -1 cache.csv | tr , '\n' | tail -8 | tr '\n' ' '
 echo
-sed 's/3,tail/3 tail/' cache.csv | awk -F, 'NR > 1 { for (i = 20; i <= 26; i++) if (!($i > 0)) print "no time:", $0 }'
+sed 's/3,tail/3 tail/' cache.csv | awk -F, 'NR > 1 { for (i = 21; i <= 27; i++) if (!($i > 0)) print "no time:", $0 }'
 t bench cache --kv tcq4,kmean=f
 t bench cache --dk 88 --kv tcq4
 t bench cache --n-kv 63
 t bench cache --memory 1G --memory 2G
+t bench cache --clock moon
+t bench cache --clock cpu -t 2
 t bench cache --csv none/cache.csv --n-kv 64 --layers 1 -r 1 --kv f16 2>&1 | grep error
 # Attention: every side is there, with its error; times are anybody's guess.
 attn="--n-kv 8,64 -r 2 --heads 6 --kv-heads 2 --dk 64 -t 1"
