@@ -139,6 +139,12 @@ static void test_solve_refusals(void **state)
     assert_non_null(strstr(err.text, "too large"));
     assert_int_equal(tqe_tune_solve(odd, 1, 2, 1, pick, NULL), TQE_OK);
     assert_int_equal(pick[0], 1);
+    /* Of choices that are equal in both, the first. */
+    const tqe_tune_choice alike[4] = {{4, 2}, {4, 2}, {8, 1}, {8, 1}};
+    assert_int_equal(tqe_tune_solve(alike, 1, 4, 7, pick, NULL), TQE_OK);
+    assert_int_equal(pick[0], 0);
+    assert_int_equal(tqe_tune_solve(alike, 1, 4, 8, pick, NULL), TQE_OK);
+    assert_int_equal(pick[0], 2);
     /* Sizes of which the greatest divisor is large make a small table. */
     assert_int_equal(tqe_tune_solve(&huge, 1, 1, UINT64_MAX, pick, NULL), TQE_OK);
 }
