@@ -24,7 +24,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { N_ROWS = 64, MAX_ROUNDS = BENCH_MAX_ROUNDS, MAX_ISAS = 4 };
+enum { N_ROWS = 256, MAX_ROUNDS = BENCH_MAX_ROUNDS, MAX_ISAS = 4 };
 
 static const struct format {
     tq_format format;
