@@ -8,8 +8,7 @@
  */
 #define _GNU_SOURCE
 #include "args.h"
-#include "attn_data.h"
-#include "bench.h"
+#include "bench_cache.h"
 #include "commands.h"
 #include "generate.h"
 #include "machine.h"
@@ -19,58 +18,11 @@
 #include "text.h"
 #include "turboquant_pages.h"
 
-#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-enum { STEP = 512, ROLLBACK = 32, MAX_SIDES = 32, MAX_LAYERS = 256 };
-
-/* What is timed, in seconds of a round. */
-typedef enum action {
-    APPEND, /* all tokens, STEP at a time */
-    ONE,    /* a token more */
-    FORK,
-    COPY, /* the first token of a fork, which copies the page that both have */
-    CUT,  /* drop the last ROLLBACK tokens */
-    EXPORT,
-    IMPORT,
-    N_ACTIONS
-} action;
-
-static const char *const action_names[N_ACTIONS] = {"append", "one",    "fork",  "copy",
-                                                    "cut",    "export", "import"};
-
-typedef struct cache_side {
-    char name[TQ_SCHEME_TEXT_BYTES];
-    tq_scheme scheme;
-    tq_cache *cache;
-    size_t planned, allocated, resident; /* bytes */
-    size_t bytes_per_token, page_bytes;  /* exported: of all pages */
-    uint32_t seq;
-    uint64_t fits; /* tokens in --memory */
-    double seconds[N_ACTIONS][BENCH_MAX_ROUNDS];
-} cache_side;
-
-typedef struct cache_bench {
-    attn_shape shape;
-    uint32_t n_layers, n_rounds, isa;
-    uint64_t memory;
-    double (*now)(void); /* the clock */
-    const char *csv_name, *plot_name;
-    FILE *csv;
-    bench_machine machine;
-    team *team;
-    cache_side sides[MAX_SIDES];
-    size_t n_sides;
-    float *k, *v;  /* [STEP] tokens */
-    uint8_t *page; /* the largest one */
-    uint8_t *file; /* exported pages, back to back */
-    size_t file_bytes;
-    tq_layer layers[MAX_LAYERS];
-} cache_bench;
 
 /* ---- Memory ------------------------------------------------------------------------------ */
 
@@ -116,9 +68,9 @@ static tq_cache_config config_of(cache_bench *b, const tq_scheme *scheme)
                              .n_pages = pages + 2,
                              .max_seqs = 2,
                              .isa_mask = b->isa,
-                             .max_append = STEP,
+                             .max_append = CACHE_STEP,
                              .max_seq_pages = pages,
-                             .rollback = ROLLBACK};
+                             .rollback = CACHE_ROLLBACK};
 }
 
 static double cpu_clock(void)
@@ -170,9 +122,9 @@ static tq_status append(const cache_bench *b, cache_side *s, uint32_t seq, uint3
 static tq_status append_all(const cache_bench *b, cache_side *s)
 {
     tq_status st = TQ_OK;
-    for (uint32_t at = 0; st == TQ_OK && at < b->shape.n_kv; at += STEP) {
+    for (uint32_t at = 0; st == TQ_OK && at < b->shape.n_kv; at += CACHE_STEP) {
         uint32_t left = b->shape.n_kv - at;
-        st = append(b, s, s->seq, left < STEP ? left : STEP);
+        st = append(b, s, s->seq, left < CACHE_STEP ? left : CACHE_STEP);
     }
     return st;
 }
@@ -229,7 +181,7 @@ static tq_status round_of(const cache_bench *b, cache_side *s, size_t r)
     TIMED(COPY, append(b, s, other, 1));
     UNTIMED(tq_cache_seq_close(s->cache, other));
     TIMED(ONE, append(b, s, s->seq, 1));
-    TIMED(CUT, tq_cache_truncate(s->cache, s->seq, b->shape.n_kv + 1 - ROLLBACK));
+    TIMED(CUT, tq_cache_truncate(s->cache, s->seq, b->shape.n_kv + 1 - CACHE_ROLLBACK));
     UNTIMED(tq_cache_truncate(s->cache, s->seq, 0));
     TIMED(IMPORT, import_all(b, s, &other));
     UNTIMED(tq_cache_seq_close(s->cache, other));
@@ -262,7 +214,7 @@ static bool open_side(cache_bench *b, cache_side *s)
     tq_cache_config all = cfg;
     uint32_t n_pages = 0;
     all.max_seqs = 1;
-    all.max_append = STEP;
+    all.max_append = CACHE_STEP;
     all.max_seq_pages = 0;
     if (st == TQ_OK && tq_cache_plan(&all, b->memory, &n_pages) == TQ_OK) {
         s->fits = (uint64_t)n_pages * TQ_PAGE_TOKENS;
@@ -273,133 +225,19 @@ static bool open_side(cache_bench *b, cache_side *s)
     return st == TQ_OK;
 }
 
-/* ---- Report ------------------------------------------------------------------------------ */
-
-static double bits_of(const cache_bench *b, const cache_side *s)
-{
-    const attn_shape *sh = &b->shape;
-    return 8.0 * (double)s->bytes_per_token /
-           ((double)b->n_layers * sh->n_kv_heads * (sh->d_k + sh->d_v));
-}
-
-static double micro(const cache_bench *b, const cache_side *s, action what)
-{
-    return bench_median(s->seconds[what], b->n_rounds) * 1e6;
-}
-
-/* Pages a second, as GB/s of what is stored. */
-static double exchange(const cache_bench *b, const cache_side *s, action what)
-{
-    return (double)s->page_bytes / micro(b, s, what) * 1e-3;
-}
-
-static void put_tables(const cache_bench *b)
-{
-    char x[32], y[32], z[32];
-    out_printf("\n%s%-20s%8s%9s%13s%14s%14s%14s%s\n", out_bold(), "size", "bits", "B/token",
-               text_size(x, b->memory), "planned", "allocated", "resident", out_plain());
-    out_printf("%s%-20s%8s%9s%13s%14s%14s%14s%s\n", out_bold(), "", "", "", "tokens", "", "",
-               "when full", out_plain());
-    for (size_t i = 0; i < b->n_sides; i++) {
-        const cache_side *s = &b->sides[i];
-        out_printf("%-20s%8.3f%9zu%13s", s->name, bits_of(b, s), s->bytes_per_token,
-                   text_count(x, s->fits));
-        out_printf("%14s%14s%14s\n", text_size(x, s->planned), text_size(y, s->allocated),
-                   s->resident ? text_size(z, s->resident) : "-");
-    }
-    out_printf("\n%s%-20s%12s%9s%9s%9s%9s%9s%9s%9s%s\n", out_bold(), "time", "append", "append",
-               "one", "fork", "and one", "truncate", "export", "import", out_plain());
-    out_printf("%s%-20s%12s%9s%9s%9s%9s%9s%9s%9s%s\n", out_bold(), "", "tokens/s", "best", "us",
-               "us", "us", "us", "GB/s", "GB/s", out_plain());
-    for (size_t i = 0; i < b->n_sides; i++) {
-        const cache_side *s = &b->sides[i];
-        out_printf("%-20s%12.0f%9.0f%9.1f%9.2f%9.1f%9.2f%9.2f%9.2f\n", s->name,
-                   b->shape.n_kv / micro(b, s, APPEND) * 1e6,
-                   b->shape.n_kv / bench_least(s->seconds[APPEND], b->n_rounds), micro(b, s, ONE),
-                   micro(b, s, FORK), micro(b, s, COPY), micro(b, s, CUT), exchange(b, s, EXPORT),
-                   exchange(b, s, IMPORT));
-    }
-    out_printf(
-        "one: a token more; fork: a second sequence with the same tokens; and one: its first\n"
-        "token, which copies the page that both share; truncate: the\n"
-        "last 32 tokens dropped\n");
-    out_flush();
-}
-
-static bool open_csv(cache_bench *b)
-{
-    char columns[512] =
-        "clock,layers,kv_heads,d_k,d_v,tokens,kv,bits,bytes_per_token,planned_bytes,"
-        "allocated_bytes,resident_bytes,memory_bytes,tokens_in_memory,page_bytes,"
-        "round";
-    for (int a = 0; a < N_ACTIONS; a++) {
-        size_t n = strlen(columns);
-        snprintf(columns + n, sizeof columns - n, ",%s_us", action_names[a]);
-    }
-    return bench_csv_open(&b->csv, b->csv_name, columns);
-}
-
-static bool write_csv(const cache_bench *b)
-{
-    FILE *f = b->csv;
-    for (size_t i = 0; f && i < b->n_sides; i++) {
-        const cache_side *s = &b->sides[i];
-        for (uint32_t r = 0; r < b->n_rounds; r++) {
-            bench_csv_machine(f, &b->machine);
-            fprintf(f, "%s,%u,%u,%u,%u,%u,", b->now == cpu_clock ? "cpu" : "wall", b->n_layers,
-                    b->shape.n_kv_heads, b->shape.d_k, b->shape.d_v, b->shape.n_kv);
-            bench_csv_text(f, s->name);
-            fprintf(f, ",%.4f,%zu,%zu,%zu,%zu,%llu,%llu,%zu,%u", bits_of(b, s), s->bytes_per_token,
-                    s->planned, s->allocated, s->resident, (unsigned long long)b->memory,
-                    (unsigned long long)s->fits, s->page_bytes, r + 1);
-            for (int a = 0; a < N_ACTIONS; a++) {
-                fprintf(f, ",%.3f", s->seconds[a][r] * 1e6);
-            }
-            fputc('\n', f);
-        }
-    }
-    return bench_csv_close(f, b->csv_name);
-}
-
-/* Each scheme a point: what a token takes against how fast tokens go in. */
-static bool draw(const cache_bench *b)
-{
-    static double x[MAX_SIDES], y[MAX_SIDES];
-    plot_curve curves[MAX_SIDES];
-    char subtitle[256];
-    for (size_t i = 0; i < b->n_sides; i++) {
-        x[i] = bits_of(b, &b->sides[i]);
-        y[i] = b->shape.n_kv / micro(b, &b->sides[i], APPEND) * 1e6;
-        curves[i] = (plot_curve){b->sides[i].name, PLOT_LINE, &x[i], &y[i], 1};
-    }
-    snprintf(subtitle, sizeof subtitle, "%s, %s, %u %s; %u layers of %u KV heads x %u",
-             b->machine.cpu, b->machine.isa, b->machine.n_threads,
-             b->machine.n_threads == 1 ? "thread" : "threads", b->n_layers, b->shape.n_kv_heads,
-             b->shape.d_k);
-    const plot p = {.file = b->plot_name,
-                    .title = "Storing keys and values",
-                    .subtitle = subtitle,
-                    .x_label = "bits of an element, all included",
-                    .y_label = "tokens per second into the cache (median)",
-                    .curves = curves,
-                    .n_curves = b->n_sides,
-                    .bits_x = true};
-    return plot_draw(&p);
-}
-
 /* ---- The run ----------------------------------------------------------------------------- */
 
 static bool open_all(cache_bench *b)
 {
     const attn_shape *s = &b->shape;
     b->team = team_create(b->machine.n_threads);
-    b->k = malloc((size_t)STEP * s->n_kv_heads * s->d_k * sizeof *b->k);
-    b->v = malloc((size_t)STEP * s->n_kv_heads * s->d_v * sizeof *b->v);
+    b->k = malloc((size_t)CACHE_STEP * s->n_kv_heads * s->d_k * sizeof *b->k);
+    b->v = malloc((size_t)CACHE_STEP * s->n_kv_heads * s->d_v * sizeof *b->v);
     if (!b->team || !b->k || !b->v) {
         msg_error("not enough memory");
         return false;
     }
-    attn_data_rows(s, b->k, b->v, 0, STEP);
+    attn_data_rows(s, b->k, b->v, 0, CACHE_STEP);
     for (size_t i = 0; i < b->n_sides; i++) {
         if (!open_side(b, &b->sides[i])) {
             return false;
@@ -439,19 +277,18 @@ static bool run_rounds(cache_bench *b)
 
 static int bench_run(cache_bench *b)
 {
-    if (!open_csv(b)) {
+    if (!cache_open_csv(b)) {
         return TQ_EXIT_FAILED;
     }
     gen_catch_interrupts(true);
     bench_put_machine(&b->machine);
     out_printf("%u layers of %u KV heads x %u/%u, %u tokens; median of %u %s, %s time\n",
                b->n_layers, b->shape.n_kv_heads, b->shape.d_k, b->shape.d_v, b->shape.n_kv,
-               b->n_rounds, b->n_rounds == 1 ? "round" : "rounds",
-               b->now == cpu_clock ? "CPU" : "wall");
+               b->n_rounds, b->n_rounds == 1 ? "round" : "rounds", b->cpu_time ? "CPU" : "wall");
     bool ok = open_all(b) && run_rounds(b);
     if (ok) {
-        put_tables(b);
-        ok = write_csv(b) && (!b->plot_name || draw(b));
+        cache_put_tables(b);
+        ok = cache_write_csv(b) && (!b->plot_name || cache_draw(b));
     }
     for (size_t i = 0; i < b->n_sides; i++) {
         tq_cache_destroy(b->sides[i].cache);
@@ -472,8 +309,8 @@ static bool add_side(cache_bench *b, const char *text)
 {
     cache_side *s = &b->sides[b->n_sides];
     size_t bytes;
-    if (b->n_sides == MAX_SIDES) {
-        msg_error("--kv: more than %d schemes", MAX_SIDES);
+    if (b->n_sides == CACHE_MAX_SIDES) {
+        msg_error("--kv: more than %d schemes", CACHE_MAX_SIDES);
         return false;
     }
     if (!setup_check_kv(text, &s->scheme, s->name)) {
@@ -544,7 +381,7 @@ int bench_cache(int argc, char **argv)
          .kind = ARG_COUNT,
          .dst = &b.n_layers,
          .min = 1,
-         .max = MAX_LAYERS,
+         .max = CACHE_MAX_LAYERS,
          .help = "layers (default 8)"},
         OPT_NUMBER("kv-heads", shape.n_kv_heads, 1, 1024, "heads of keys and values (default 8)"),
         OPT_NUMBER("dk", shape.d_k, 16, 1024, "elements of a key (default 128)"),
@@ -623,7 +460,8 @@ int bench_cache(int argc, char **argv)
     if (wrong) {
         msg_error("%s", wrong);
     }
-    b.now = strcmp(clock, "cpu") != 0 ? text_now : cpu_clock;
+    b.cpu_time = !strcmp(clock, "cpu");
+    b.now = b.cpu_time ? cpu_clock : text_now;
     bool ok = !wrong && setup_isa(isa, &b.isa) && add_sides(&b, &kv) &&
               (!b.plot_name || plot_check("--plot", b.plot_name, &usage));
     if (!ok) {
