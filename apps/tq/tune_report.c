@@ -52,9 +52,10 @@ bool tune_write_files(const tuning *t)
     if (t->fell_back) {
         return true;
     }
-    snprintf(comment, sizeof comment,
-             "tq tune: %.3f bits, %llu bytes a token; mean KL %.3g of the best uniform scheme's",
-             tune_bits(t, answer(t)->bytes), (unsigned long long)answer(t)->bytes, t->ratio.value);
+    snprintf(
+        comment, sizeof comment,
+        "tq tune: %.3f bits, %llu bytes a token; %.3f times the mean KL of the best uniform scheme",
+        tune_bits(t, answer(t)->bytes), (unsigned long long)answer(t)->bytes, t->ratio.value);
     tqe_status st = tqe_layers_write(path_of(t, ".layers", path), answer(t)->layers, m->n_layers,
                                      comment, &err);
     if (st == TQE_OK && answer(t)->mean) {
