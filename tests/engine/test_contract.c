@@ -177,7 +177,7 @@ static void check_scheme(const char *kv)
     state_same(a, at_prompt, bundled, kv);
     state_ok(tqe_session_fork(&fork, a, PROMPT, &err), &err);
     state_ok(tqe_session_save(fork, file, &err), &err); /* a fork is as good as its source */
-    state_eval(a, other, MORE); /* the draft */
+    state_eval(a, other, MORE);                         /* the draft */
     state_ok(tqe_session_truncate(a, PROMPT, &err), &err);
     for (size_t i = 0; i < MORE; i++) { /* in turn, so that each could spoil the other */
         state_eval(a, ids + PROMPT + i, 1);
