@@ -38,7 +38,7 @@ static void run_append(struct ggml_tensor *dst, int ith, int nth, void *userdata
     const struct ggml_tensor *k = dst->src[0];
     const struct ggml_tensor *v = dst->src[1];
     tqe_attn *a = l->owner;
-    if (failed(a)) {
+    if (failed(a) || a->again) {
         return;
     }
     note(a, tq_cache_append_rows(a->cache, a->seq, l->layer, k->data, k->nb[2] / sizeof(float),
@@ -156,7 +156,7 @@ static tqe_status allocate_scratch(tqe_attn *a, tqe_error *err)
     size_t work_bytes = 0;
     for (uint32_t i = 0; i < geo->n_layers; i++) {
         tq_layer layer = tqe_kv_layer(geo, i);
-        for (int way = 0; way < 2; way++) { /* the other one for tqe_attn_set_mode */
+        for (int way = 0; way < 2; way++) { /* the other one for tqe_attn_begin_again */
             size_t partials = 0;
             size_t work = 0;
             const tq_status st =
@@ -169,7 +169,6 @@ static tqe_status allocate_scratch(tqe_attn *a, tqe_error *err)
             layer.scheme.attn = TQ_ATTN_FUSED;
         }
     }
-    a->mode = geo->scheme.attn;
     a->layers = calloc(geo->n_layers, sizeof(*a->layers));
     a->work_stride = round64(work_bytes > 0 ? work_bytes : 1);
     a->partials = aligned_alloc(64, round64(partials_bytes > 0 ? partials_bytes : 1));
@@ -303,16 +302,11 @@ void tqe_attn_destroy(tqe_attn *a)
 /* ---- Steps -------------------------------------------------------------------------------------
  */
 
-tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_error *err)
+/* Views and plans of a step that has begun. */
+static tq_status plan_step(tqe_attn *a, uint32_t n, uint32_t q_len_last)
 {
     const tqe_attn_geometry *geo = &a->geo;
-    tq_status st = tq_cache_append_begin(a->cache, a->seq, n);
-    while (st == TQ_ERR_FULL && tqe_kept_evict(a)) {
-        st = tq_cache_append_begin(a->cache, a->seq, n);
-    }
-    if (st != TQ_OK) {
-        return tqe_attn_status(st, err);
-    }
+    tq_status st = TQ_OK;
     for (uint32_t i = 0; st == TQ_OK && i < geo->n_layers; i++) {
         const uint32_t q_len = i + 1 == geo->n_layers ? q_len_last : n;
         const tq_attn_config cfg = {
@@ -322,23 +316,40 @@ tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_erro
             .scale = geo->scale,
         };
         st = tq_cache_view(a->cache, a->seq, i, &a->layers[i].view);
+        if (st == TQ_OK && a->again) {
+            a->layers[i].view.attn = TQ_ATTN_FUSED;
+        }
         if (st == TQ_OK) {
-            a->layers[i].view.attn = a->mode;
             st = tq_attn_plan_init(&a->layers[i].plan, &cfg, &a->layers[i].view);
         }
     }
+    atomic_store(&a->status, TQ_OK);
+    return st;
+}
+
+tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_error *err)
+{
+    tq_status st = tq_cache_append_begin(a->cache, a->seq, n);
+    while (st == TQ_ERR_FULL && tqe_kept_evict(a)) {
+        st = tq_cache_append_begin(a->cache, a->seq, n);
+    }
     if (st != TQ_OK) {
+        return tqe_attn_status(st, err);
+    }
+    if ((st = plan_step(a, n, q_len_last)) != TQ_OK) {
         (void)tq_cache_append_abort(a->cache, a->seq);
         return tqe_attn_status(st, err);
     }
-    atomic_store(&a->status, TQ_OK);
     a->n_tokens += n;
     return TQE_OK;
 }
 
-void tqe_attn_set_mode(tqe_attn *a, tq_attn_mode mode)
+tqe_status tqe_attn_begin_again(tqe_attn *a, uint32_t n, tqe_error *err)
 {
-    a->mode = mode;
+    a->again = true;
+    const tq_status st = plan_step(a, n, n);
+    a->again = st == TQ_OK;
+    return tqe_attn_status(st, err);
 }
 
 void tqe_attn_sync(tqe_attn *a)
@@ -356,7 +367,9 @@ bool tqe_attn_ok(const tqe_attn *a)
 tqe_status tqe_attn_end(tqe_attn *a, bool keep, tqe_error *err)
 {
     tq_status st = (tq_status)atomic_load(&a->status);
-    if (st != TQ_OK || !keep) {
+    if (a->again) {
+        a->again = false;
+    } else if (st != TQ_OK || !keep) {
         (void)tq_cache_append_abort(a->cache, a->seq);
     } else {
         st = tq_cache_append_commit(a->cache, a->seq);

@@ -38,7 +38,7 @@ struct tqe_attn {
     size_t work_stride;
     atomic_int status; /* tq_status of the running step */
     uint32_t n_tokens;
-    tq_attn_mode mode; /* of the next steps */
+    bool again; /* the running step appends nothing and attends by attn=fused */
 };
 
 /* A status of the core as one of the engine, with words. */

@@ -216,9 +216,9 @@ struct ggml_tensor *tqe_attn_output_node(tqe_attn *a, struct ggml_context *ctx, 
 /* One step: begin (room for n tokens, views, plans; the last layer may ask for fewer queries),
  * run the graph, then end: commit when nothing failed, else abort and say why. */
 tqe_status tqe_attn_begin(tqe_attn *a, uint32_t n, uint32_t q_len_last, tqe_error *err);
-/* The steps from here on attend so, whatever the scheme says. FUSED is possible on any scheme,
- * DEQUANT on one that has it. */
-void tqe_attn_set_mode(tqe_attn *a, tq_attn_mode mode);
+/* The same for the last n tokens, which are there: nothing is appended, and the step attends by
+ * attn=fused, whatever the scheme says. tqe_attn_end ends it. */
+tqe_status tqe_attn_begin_again(tqe_attn *a, uint32_t n, tqe_error *err);
 bool tqe_attn_ok(const tqe_attn *a); /* no node of the step failed so far */
 tqe_status tqe_attn_end(tqe_attn *a, bool keep, tqe_error *err);
 tqe_status tqe_attn_truncate(tqe_attn *a, uint32_t n, tqe_error *err);
@@ -276,11 +276,9 @@ void tqe_kept_clear(tqe_attn *a);
  * ------------------------------------------------------------------
  */
 
-/* Logits [n][n_vocab] that n tokens, at most a batch, would have by attn=fused. The session, whose
- * scheme says attn=dequant, is as before: the same tokens can then be evaluated on the same bytes.
- */
-tqe_status tqe_session_try_fused(tqe_session *s, const int32_t *ids, size_t n, float *logits,
-                                 tqe_error *err);
+/* Logits [n][n_vocab] that the last n tokens, at most a batch, have by attn=fused on the very rows
+ * that are stored; the session stays as it is. */
+tqe_status tqe_session_again_fused(tqe_session *s, size_t n, float *logits, tqe_error *err);
 
 /* ---- session.c, for snapshots and prefixes ------------------------------------------------------
  */

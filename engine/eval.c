@@ -29,16 +29,17 @@ typedef struct side {
     tqe_session *session; /* ours, or */
     tqe_peer *peer;
     reference *own; /* NULL: no side is compared with this one */
-    float *tried;   /* [batch][n_vocab] until the exact side has its own; NULL: none */
-    double *kl;     /* [n_ctx] */
-    double *apart;  /* [n_ctx], from the exact side */
-    double *nll;    /* [n_ctx], the last one unset */
-    bool *same;     /* [n_ctx] */
+    float *kept;   /* [batch][n_vocab], logits of the running step, if sides are compared exactly */
+    double *kl;    /* [n_ctx] */
+    double *apart; /* [n_ctx], from the exact side */
+    double *nll;   /* [n_ctx], the last one unset */
+    bool *same;    /* [n_ctx] */
 } side;
 
 struct tqe_eval {
     const tqe_model *model;
     uint32_t n_vocab, n_ctx, n_cache, from, batch, n_threads, isa_mask;
+    bool exact; /* sides keep the logits of a step */
     const char *model_path;
     side *sides; /* [TQE_EVAL_MAX_SIDES] */
     size_t n_sides;
@@ -93,14 +94,12 @@ static tqe_status add_reference(tqe_eval *e, side *s, tqe_error *err)
 
 static tqe_status add_arrays(const tqe_eval *e, side *s, tqe_error *err)
 {
-    const size_t n_tried = s->info.exact != 0 ? (size_t)e->batch * e->n_vocab : 1;
-    s->tried = malloc(n_tried * sizeof(*s->tried));
+    s->kept = malloc(e->exact ? (size_t)e->batch * e->n_vocab * sizeof(*s->kept) : 1);
     s->kl = malloc(e->n_ctx * sizeof(*s->kl));
     s->apart = calloc(e->n_ctx, sizeof(*s->apart));
     s->nll = malloc(e->n_ctx * sizeof(*s->nll));
     s->same = malloc(e->n_ctx * sizeof(*s->same));
-    return s->tried != NULL && s->kl != NULL && s->apart != NULL && s->nll != NULL &&
-                   s->same != NULL
+    return s->kept != NULL && s->kl != NULL && s->apart != NULL && s->nll != NULL && s->same != NULL
                ? TQE_OK
                : no_memory(err);
 }
@@ -116,7 +115,7 @@ static bool has_side(const tqe_eval *e, const char *kv, bool is_peer)
     return false;
 }
 
-/* exact: the index of the side whose session this one tries its steps on, 0: it has its own. */
+/* exact: the index of the side on whose cache this one attends, 0: it has its own. */
 static tqe_status add_side(tqe_eval *e, const char *kv, bool is_peer, uint32_t ref, uint32_t exact,
                            tqe_error *err)
 {
@@ -153,33 +152,32 @@ static tqe_status add_side(tqe_eval *e, const char *kv, bool is_peer, uint32_t r
     return add_arrays(e, s, err);
 }
 
-/* Adds one of the user's schemes under its canonical name. exact: two sides, before it that which
- * attends on its packed bytes. */
+/* Adds one of the user's schemes under its canonical name. exact: two sides, the first with
+ * attn=dequant. */
 static tqe_status add_scheme(tqe_eval *e, const char *kv, bool exact, tqe_error *err)
 {
     tq_scheme scheme;
     char name[TQ_SCHEME_TEXT_BYTES];
     char why[256] = "";
-    tq_status st = tq_scheme_parse(&scheme, kv, why, sizeof(why));
-    if (st == TQ_OK && exact) {
-        scheme.attn = TQ_ATTN_FUSED;
+    tq_status parsed = tq_scheme_parse(&scheme, kv, why, sizeof(why));
+    for (int i = 0; i <= (int)exact; i++) {
+        if (exact && parsed == TQ_OK) {
+            scheme.attn = i == 0 ? TQ_ATTN_DEQUANT : TQ_ATTN_FUSED;
+        }
+        if (parsed != TQ_OK || tq_scheme_format(&scheme, name, sizeof(name)) != TQ_OK) {
+            return tqe_fail(err, TQE_ERR_SCHEME, "KV scheme '%s': %s",
+                            tqe_quote(kv, strlen(kv)).text, why);
+        }
+        if (has_side(e, name, false)) {
+            return TQE_OK;
+        }
+        const uint32_t before = (uint32_t)e->n_sides - 1;
+        const tqe_status st = add_side(e, name, false, 0, i == 1 ? before : 0, err);
+        if (st != TQE_OK) {
+            return st;
+        }
     }
-    if (st != TQ_OK || tq_scheme_format(&scheme, name, sizeof(name)) != TQ_OK) {
-        return tqe_fail(err, TQE_ERR_SCHEME, "KV scheme '%s': %s", tqe_quote(kv, strlen(kv)).text,
-                        why);
-    }
-    if (has_side(e, name, false)) {
-        return TQE_OK;
-    }
-    const uint32_t next = (uint32_t)e->n_sides + 1;
-    const tqe_status added = add_side(e, name, false, 0, exact ? next : 0, err);
-    if (added != TQE_OK || !exact) {
-        return added;
-    }
-    scheme.attn = TQ_ATTN_DEQUANT;
-    return tq_scheme_format(&scheme, name, sizeof(name)) == TQ_OK
-               ? add_side(e, name, false, 0, 0, err)
-               : tqe_fail(err, TQE_ERR_SCHEME, "the name of a KV scheme is too long");
+    return TQE_OK;
 }
 
 static tqe_status add_sides(tqe_eval *e, const tqe_eval_params *p, tqe_error *err)
@@ -231,6 +229,7 @@ static tqe_status eval_init(tqe_eval *e, const tqe_eval_params *p, tqe_error *er
     e->n_ctx = p->n_ctx;
     e->n_cache = p->n_cache;
     e->from = p->from;
+    e->exact = p->exact;
     e->n_threads = p->n_threads != 0 ? p->n_threads : tqe_physical_cores();
     e->isa_mask = p->isa_mask;
     e->model_path = p->model_path;
@@ -282,7 +281,7 @@ void tqe_eval_free(tqe_eval *e)
             free(s->own->top);
             free(s->own);
         }
-        free(s->tried);
+        free(s->kept);
         free(s->kl);
         free(s->apart);
         free(s->nll);
@@ -381,41 +380,44 @@ static tqe_status score(const tqe_eval *e, side *s, const float *x, const int32_
     return TQE_OK;
 }
 
-/* How far the side that tried the same step before is from x, logits of an exact side. */
-static void compare_with_tried(const tqe_eval *e, side *s, const float *x, uint32_t first,
-                               uint32_t n, double *probs)
+/* How far y, the logits of a step, are from those that the exact side has of it. */
+static void compare_with_exact(const tqe_eval *e, side *s, const float *y, uint32_t first,
+                               uint32_t n)
 {
     const size_t n_vocab = e->n_vocab;
-    for (uint32_t i = 0; i < n; i++, x += n_vocab) {
-        const float *y = s->tried + i * n_vocab;
+    const float *x = e->sides[s->info.exact].kept;
+    for (uint32_t i = 0; i < n; i++, x += n_vocab, y += n_vocab) {
         const double lse = tqe_log_sum_exp(x, n_vocab);
-        tqe_softmax(x, n_vocab, lse, probs);
-        s->apart[first + i] = tqe_kl(probs, x, lse, y, tqe_log_sum_exp(y, n_vocab), n_vocab);
+        tqe_softmax(x, n_vocab, lse, e->probs);
+        s->apart[first + i] = tqe_kl(e->probs, x, lse, y, tqe_log_sum_exp(y, n_vocab), n_vocab);
     }
 }
 
-/* One batch on one side. A side that shares the session of the next one comes first and leaves it
- * as it was. */
+/* A step on the rows that the exact side, which is before this one, has just stored. */
+static tqe_status side_again(const tqe_eval *e, side *s, uint32_t first, uint32_t n, tqe_error *err)
+{
+    tqe_error why = {TQE_OK, ""};
+    const tqe_status st =
+        tqe_session_again_fused(e->sides[s->info.exact].session, n, s->kept, &why);
+    if (st != TQE_OK) {
+        return side_fail(s, err, st, why.text);
+    }
+    compare_with_exact(e, s, s->kept, first, n);
+    return TQE_OK;
+}
+
+/* One batch on one side. */
 static tqe_status side_batch(tqe_eval *e, side *s, const int32_t *ids, uint32_t first, uint32_t n,
                              tqe_error *err)
 {
-    float *logits = s->own != NULL ? s->own->logits : s->info.exact != 0 ? s->tried : e->logits;
-    tqe_status st;
-    if (s->info.exact != 0) {
-        tqe_error why = {TQE_OK, ""};
-        st = tqe_session_try_fused(e->sides[s->info.exact].session, ids + first, n, logits, &why);
-        st = st == TQE_OK ? st : side_fail(s, err, st, why.text);
-    } else {
-        st = side_run(s, ids + first, n, logits, err);
-    }
+    float *logits = s->own != NULL ? s->own->logits : e->exact ? s->kept : e->logits;
+    const tqe_status st = s->info.exact != 0 ? side_again(e, s, first, n, err)
+                                             : side_run(s, ids + first, n, logits, err);
     if (st != TQE_OK) {
         return st;
     }
     if (s->own != NULL) {
         keep_reference(e, s->own, n);
-    }
-    if (s > e->sides && s[-1].info.exact == (uint32_t)(s - e->sides)) {
-        compare_with_tried(e, s - 1, logits, first, n, e->probs);
     }
     return score(e, s, logits, ids, first, n, err);
 }

@@ -138,7 +138,8 @@ tqe_status tqe_kv_plan_make(tqe_kv_plan *out, const tqe_model_info *m, const tq_
     return st;
 }
 
-/* ---- Layers that differ ---- */
+/* ---- Layers that differ -----------------------------------------------------------------------
+ */
 
 tqe_status tqe_tune_layer_bytes(const tqe_model_info *m, const tq_scheme *scheme, uint32_t *bytes,
                                 tqe_error *err)
@@ -166,11 +167,12 @@ tqe_status tqe_tune_cache_bytes(const tqe_model_info *m, const tq_scheme *layers
                              .rollback = TQE_DEFAULT_ROLLBACK,
                              .isa_mask = TQ_ISA_ALL};
     tq_cache_config cfg;
+    geo.n_ctx = TQ_PAGE_TOKENS;
     if (!tqe_kv_config(&cfg, &geo)) {
         return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
     }
-    const tq_status st =
-        cache_bytes(&cfg, &geo, (n_ctx + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS, bytes);
+    const uint32_t n_pages = (n_ctx + TQ_PAGE_TOKENS - 1) / TQ_PAGE_TOKENS;
+    const tq_status st = cache_bytes(&cfg, &geo, n_pages, bytes);
     free((void *)(uintptr_t)cfg.layers);
     return st == TQ_OK ? TQE_OK
                        : tqe_fail(err, TQE_ERR_ARG, "no cache of %u tokens is possible", n_ctx);

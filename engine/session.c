@@ -353,9 +353,9 @@ static tqe_status check_logits(const float *x, size_t n, tqe_error *err)
                                   "NaN or Inf in the logits: the weights are damaged");
 }
 
-/* One batch, which stays in the cache if keep. logits: where the rows of out go (NULL for
- * TQE_OUT_NONE). */
-static tqe_status run_batch(tqe_session *s, const int32_t *ids, uint32_t n, tqe_out out, bool keep,
+/* One batch; again: it is the last one, is there already, and attends by attn=fused. logits: where
+ * the rows of out go (NULL for TQE_OUT_NONE). */
+static tqe_status run_batch(tqe_session *s, const int32_t *ids, uint32_t n, tqe_out out, bool again,
                             float *logits, tqe_error *err)
 {
     const size_t n_vocab = s->model->config.n_vocab;
@@ -364,9 +364,11 @@ static tqe_status run_batch(tqe_session *s, const int32_t *ids, uint32_t n, tqe_
     if (st != TQE_OK) {
         return st;
     }
-    const uint32_t first = tqe_attn_len(s->attn);
+    const uint32_t first = tqe_attn_len(s->attn) - (again ? n : 0);
     const uint32_t q_len_last = out == TQE_OUT_ALL ? n : (out == TQE_OUT_LAST ? 1 : 0);
-    if ((st = tqe_attn_begin(s->attn, n, q_len_last, err)) != TQE_OK) {
+    st =
+        again ? tqe_attn_begin_again(s->attn, n, err) : tqe_attn_begin(s->attn, n, q_len_last, err);
+    if (st != TQE_OK) {
         return st;
     }
     for (uint32_t i = 0; i < n; i++) {
@@ -386,8 +388,8 @@ static tqe_status run_batch(tqe_session *s, const int32_t *ids, uint32_t n, tqe_
             memcpy(logits, x, n_rows * n_vocab * sizeof(*x));
         }
     }
-    const tqe_status end = tqe_attn_end(s->attn, keep && st == TQE_OK, err);
-    if (keep && st == TQE_OK && end == TQE_OK) {
+    const tqe_status end = tqe_attn_end(s->attn, st == TQE_OK, err);
+    if (!again && st == TQE_OK && end == TQE_OK) {
         memcpy(s->tokens + first, ids, n * sizeof(*ids));
     }
     return end != TQE_OK ? end : st;
@@ -438,7 +440,7 @@ tqe_status tqe_session_eval(tqe_session *s, const int32_t *ids, size_t n, float 
             out = TQE_OUT_ALL;
             dst = all_logits + done * n_vocab;
         }
-        st = run_batch(s, ids + done, m, out, true, dst, err);
+        st = run_batch(s, ids + done, m, out, false, dst, err);
         if (st != TQE_OK) {
             tqe_attn_drop_mark(s->attn, true);
             return st;
@@ -498,19 +500,14 @@ void tqe_session_get_info(const tqe_session *s, tqe_session_info *info)
     info->kv_bytes_used = tqe_attn_bytes_used(s->attn);
 }
 
-tqe_status tqe_session_try_fused(tqe_session *s, const int32_t *ids, size_t n, float *logits,
-                                 tqe_error *err)
+tqe_status tqe_session_again_fused(tqe_session *s, size_t n, float *logits, tqe_error *err)
 {
-    tqe_status st = tqe_session_check(s, tqe_attn_len(s->attn), ids, n, err);
-    if (st == TQE_OK && n > s->info.n_batch) {
-        st = tqe_fail(err, TQE_ERR_ARG, "%zu tokens are more than a batch", n);
+    if (n == 0 || n > s->info.n_batch || n > tqe_attn_len(s->attn)) {
+        return tqe_fail(err, TQE_ERR_ARG, "%zu tokens are none, or more than a batch or are there",
+                        n);
     }
-    if (st == TQE_OK) {
-        tqe_attn_set_mode(s->attn, TQ_ATTN_FUSED);
-        st = run_batch(s, ids, (uint32_t)n, TQE_OUT_ALL, false, logits, err);
-        tqe_attn_set_mode(s->attn, TQ_ATTN_DEQUANT);
-    }
-    return st;
+    return run_batch(s, s->tokens + tqe_attn_len(s->attn) - n, (uint32_t)n, TQE_OUT_ALL, true,
+                     logits, err);
 }
 
 /* ---- For snapshots and prefixes

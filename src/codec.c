@@ -246,6 +246,7 @@ tq_status tq_codec_encode_planes(const tq_codec *c, tq_planes dst, const float *
 {
     const tq_codec_kernels *k = c->kernels->codec;
     tq_encode_fn *encode = k->encode[tq_kfmt(c->format)];
+    const int asks = (int)(k->asks_ahead >> tq_kfmt(c->format) & 1);
 
     for (size_t row = 0; row < n; row += TILE_ROWS) {
         size_t rows = n - row < TILE_ROWS ? n - row : TILE_ROWS;
@@ -253,9 +254,13 @@ tq_status tq_codec_encode_planes(const tq_codec *c, tq_planes dst, const float *
         size_t finite = k->first_nonfinite(x, src_stride, c->dim, rows);
 
         /* What comes next arrives while these are encoded. */
-        look_ahead(src, src_stride, c->dim, row + TILE_ROWS, n);
+        tq_planes to = planes_at(dst, row);
+        if (asks)
+            to.ahead = finite < rows ? 0 : n - row - rows;
+        else
+            look_ahead(src, src_stride, c->dim, row + TILE_ROWS, n);
         if (finite)
-            encode(c, planes_at(dst, row), x, src_stride, finite);
+            encode(c, to, x, src_stride, finite);
         if (finite < rows) {
             if (bad_row)
                 *bad_row = row + finite;

@@ -5,11 +5,15 @@
 
 #include "args.h"
 #include "attn_data.h"
+#include "bench.h"
 #include "engine.h"
 
 #include <stdio.h>
 
-enum { ATTN_MAX_SIDES = 48, ATTN_MAX_ROUNDS = 1000 };
+enum {
+    ATTN_MAX_SIDES = 48,
+    ATTN_STEP = 512 /* tokens that are made and stored at once */
+};
 
 /* One contestant at one context length. */
 typedef struct attn_side {
@@ -43,16 +47,46 @@ typedef struct attn_bench {
 
     team *team;
     attn_side sides[ATTN_MAX_SIDES];
-    uint32_t n_done;                      /* rounds of this context */
-    double read_seconds[ATTN_MAX_ROUNDS]; /* of read_bytes of memory, the best piece of a round */
+    uint32_t n_done;                       /* rounds of this context */
+    double read_seconds[BENCH_MAX_ROUNDS]; /* of read_bytes of memory, the best piece of a round */
     size_t read_bytes;
     double best_read; /* bytes per second, of all contexts */
-    char cpu[128];
-    double load;
+    bench_machine machine;
     FILE *csv;
     attn_point points[ATTN_MAX_SIDES * ARG_LIST_MAX];
     size_t n_points;
 } attn_bench;
+
+/* Buffers that all contexts and sides use. */
+typedef struct attn_buffers {
+    uint8_t *read; /* [read_total] */
+    size_t read_total;
+    float *q, *out;
+    double *original, *stored; /* float64: [checked][heads][d_v] */
+    float *k, *v;              /* [ATTN_STEP] tokens */
+    uint8_t *scratch;          /* partials, then work of each thread */
+    size_t scratch_bytes;
+} attn_buffers;
+
+/* ---- bench_attn_sides.c ---- */
+
+/* Seconds by the clock of the run. */
+double (*attn_clock(const attn_bench *b))(void);
+tq_layer attn_layer(const attn_bench *b, uint32_t side);
+/* "q8_0/q4_0@head" -> type and layout. type: as large as name. */
+tqe_peer_attn_params attn_peer_params(const attn_bench *b, const char *name, char *type);
+/* False: a message was written, or the fill was interrupted. */
+bool attn_open_side(attn_bench *b, uint32_t i);
+bool attn_fill_sides(attn_bench *b, const attn_buffers *m);
+bool attn_run_side(attn_bench *b, attn_side *s, const attn_buffers *m, double *seconds);
+void attn_close_sides(attn_bench *b);
+
+/* ---- bench_attn_run.c ---- */
+
+/* All contexts; returns the exit code. */
+int attn_bench_run(attn_bench *b);
+
+/* ---- bench_attn_report.c ---- */
 
 bool attn_report_open(attn_bench *b);       /* the CSV */
 void attn_report_head(const attn_bench *b); /* what and where */

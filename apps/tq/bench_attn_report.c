@@ -7,52 +7,21 @@
  */
 #include "bench_attn.h"
 
-#include "machine.h"
 #include "out.h"
 #include "plot.h"
-#include "setup.h"
-#include "text.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(const double *v, size_t n)
-{
-    double sorted[ATTN_MAX_ROUNDS];
-    memcpy(sorted, v, n * sizeof *v);
-    qsort(sorted, n, sizeof *sorted, compare);
-    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-}
-
-static double best(const double *v, size_t n)
-{
-    double least = v[0];
-    for (size_t i = 1; i < n; i++) {
-        least = v[i] < least ? v[i] : least;
-    }
-    return least;
-}
 
 /* How many times as fast as the peer. */
 static double ratio(const attn_bench *b, const attn_side *s, const attn_side *peer)
 {
-    double r[ATTN_MAX_ROUNDS];
-    for (uint32_t i = 0; i < b->n_done; i++) {
-        r[i] = peer->seconds[i] / s->seconds[i];
-    }
-    return median(r, b->n_done);
+    return bench_ratio(peer->seconds, s->seconds, b->n_done);
 }
 
 static double read_rate(const attn_bench *b)
 {
-    return (double)b->read_bytes / best(b->read_seconds, b->n_done);
+    return (double)b->read_bytes / bench_least(b->read_seconds, b->n_done);
 }
 
 /* ---- Tables ------------------------------------------------------------------------------ */
@@ -62,8 +31,7 @@ void attn_report_head(const attn_bench *b)
     const attn_shape *s = &b->shape;
     char dims[32];
     snprintf(dims, sizeof dims, s->d_k == s->d_v ? "%u" : "%u/%u", s->d_k, s->d_v);
-    out_printf("%s; %s kernels, %u %s\n", b->cpu, setup_isa_best(b->isa), b->n_threads,
-               b->n_threads == 1 ? "thread" : "threads");
+    bench_put_machine(&b->machine);
     out_printf("%u query and %u KV heads x %s, q_len %u, data %s; %u %s, %s time\n", s->n_heads,
                s->n_kv_heads, dims, s->q_len, b->hot ? "hot" : "cold", b->n_rounds,
                b->n_rounds == 1 ? "round" : "rounds", b->cpu_clock ? "CPU" : "wall");
@@ -80,9 +48,9 @@ static void put_times(const attn_bench *b)
     out_printf("%-54s%8.2f%6d%%\n", "reading of memory", limit * 1e-9, 100);
     for (uint32_t i = 0; i < b->n_sides; i++) {
         const attn_side *s = &b->sides[i];
-        double least = best(s->seconds, b->n_done), rate = (double)s->bytes / least;
+        double least = bench_least(s->seconds, b->n_done), rate = (double)s->bytes / least;
         out_printf("%-5s%-19s%10.3f%10.3f%10.4f%8.2f%6.0f%%%11.1e", s->is_peer ? "ggml" : "tq",
-                   s->name, least * 1e3, median(s->seconds, b->n_done) * 1e3,
+                   s->name, least * 1e3, bench_median(s->seconds, b->n_done) * 1e3,
                    least * 1e6 / b->shape.n_kv, rate * 1e-9, 100 * rate / limit, s->error);
         if (s->is_peer) {
             out_write("\n", 1);
@@ -117,38 +85,28 @@ static void put_ratios(const attn_bench *b)
 
 bool attn_report_open(attn_bench *b)
 {
-    if (!b->csv_name) {
-        return true;
-    }
-    b->csv = fopen(b->csv_name, "w");
-    if (!b->csv) {
-        msg_error("--csv: cannot write '%s': %s", b->csv_name, strerror(errno));
-        return false;
-    }
-    fputs("cpu,isa,threads,load,clock,data,heads,kv_heads,d_k,d_v,q_len,n_kv,side,kv,rounds,"
-          "kv_bytes,best_ms,median_ms,us_per_token,gbps,read_gbps,of_read,error,error_stored",
-          b->csv);
+    char columns[512 + ATTN_MAX_SIDES * (TQ_SCHEME_TEXT_BYTES + 16)];
+    int n = snprintf(columns, sizeof columns,
+                     "clock,data,heads,kv_heads,d_k,d_v,q_len,n_kv,side,kv,rounds,kv_bytes,best_ms,"
+                     "median_ms,us_per_token,gbps,read_gbps,of_read,error,error_stored");
     for (uint32_t p = b->n_ours; p < b->n_sides; p++) {
-        fprintf(b->csv, ",\"times_ggml_%s\"", b->names[p]);
+        n += snprintf(columns + n, sizeof columns - (size_t)n, ",\"times_ggml_%s\"", b->names[p]);
     }
-    fputc('\n', b->csv);
-    return true;
+    return bench_csv_open(&b->csv, b->csv_name, columns);
 }
 
 static void csv_row(const attn_bench *b, const attn_side *s)
 {
     const attn_shape *sh = &b->shape;
-    double least = best(s->seconds, b->n_done), rate = (double)s->bytes / least;
-    fputc('"', b->csv);
-    for (const char *c = b->cpu; *c; c++) {
-        fputs(*c == '"' ? "\"\"" : (char[2]){*c, '\0'}, b->csv);
-    }
-    fprintf(b->csv, "\",%s,%u,%.2f,%s,%s,%u,%u,%u,%u,%u,%u,%s,\"%s\",%u,%zu,", /* */
-            setup_isa_best(b->isa), b->n_threads, b->load, b->cpu_clock ? "cpu" : "wall",
+    double least = bench_least(s->seconds, b->n_done), rate = (double)s->bytes / least;
+    bench_csv_machine(b->csv, &b->machine);
+    fprintf(b->csv, "%s,%s,%u,%u,%u,%u,%u,%u,%s,", b->cpu_clock ? "cpu" : "wall",
             b->hot ? "hot" : "cold", sh->n_heads, sh->n_kv_heads, sh->d_k, sh->d_v, sh->q_len,
-            sh->n_kv, s->is_peer ? "ggml" : "tq", s->name, b->n_done, s->bytes);
+            sh->n_kv, s->is_peer ? "ggml" : "tq");
+    bench_csv_text(b->csv, s->name);
+    fprintf(b->csv, ",%u,%zu,", b->n_done, s->bytes);
     fprintf(b->csv, "%.6f,%.6f,%.6f,%.4f,%.4f,%.4f,%.4e,", least * 1e3,
-            median(s->seconds, b->n_done) * 1e3, least * 1e6 / sh->n_kv, rate * 1e-9,
+            bench_median(s->seconds, b->n_done) * 1e3, least * 1e6 / sh->n_kv, rate * 1e-9,
             read_rate(b) * 1e-9, rate / read_rate(b), s->error);
     if (!s->is_peer) {
         fprintf(b->csv, "%.4e", s->stored);
@@ -167,16 +125,12 @@ bool attn_report_context(attn_bench *b)
     for (uint32_t i = 0; i < b->n_sides; i++) {
         const attn_side *s = &b->sides[i];
         b->points[b->n_points++] =
-            (attn_point){b->shape.n_kv, i, best(s->seconds, b->n_done), s->bytes};
+            (attn_point){b->shape.n_kv, i, bench_least(s->seconds, b->n_done), s->bytes};
         if (b->csv) {
             csv_row(b, s);
         }
     }
-    if (b->csv && fflush(b->csv)) {
-        msg_error("cannot write '%s': %s", b->csv_name, strerror(errno));
-        return false;
-    }
-    return out_flush();
+    return bench_csv_flush(b->csv, b->csv_name) && out_flush();
 }
 
 /* ---- Plot -------------------------------------------------------------------------------- */
@@ -226,13 +180,13 @@ static bool draw(const attn_bench *b)
         snprintf(names[n], sizeof names[n], "bandwidth floor, %s", b->names[floors[i]]);
         curves[n] = (plot_curve){names[n], PLOT_FLOOR, x[n], y[n], points};
     }
-    char title[96], subtitle[256], dims[32];
+    char title[96], subtitle[320], dims[32];
     const attn_shape *s = &b->shape;
     snprintf(dims, sizeof dims, s->d_k == s->d_v ? "%u" : "%u/%u", s->d_k, s->d_v);
     snprintf(title, sizeof title, "Attention over a KV cache, %u query %s", s->q_len,
              s->q_len == 1 ? "token" : "tokens");
     snprintf(subtitle, sizeof subtitle, "%s, %s, %u %s; %u query and %u KV heads x %s; data %s",
-             b->cpu, setup_isa_best(b->isa), b->n_threads, b->n_threads == 1 ? "thread" : "threads",
+             b->machine.cpu, b->machine.isa, b->n_threads, b->n_threads == 1 ? "thread" : "threads",
              s->n_heads, s->n_kv_heads, dims, b->hot ? "hot" : "cold");
     const plot p = {.file = b->plot_name,
                     .title = title,
@@ -246,11 +200,7 @@ static bool draw(const attn_bench *b)
 
 bool attn_report_close(attn_bench *b)
 {
-    bool ok = true;
-    if (b->csv && fclose(b->csv)) {
-        msg_error("cannot write '%s': %s", b->csv_name, strerror(errno));
-        ok = false;
-    }
+    bool ok = bench_csv_close(b->csv, b->csv_name);
     b->csv = NULL;
     return (!b->plot_name || !b->n_points || draw(b)) && ok;
 }

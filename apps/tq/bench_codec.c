@@ -10,9 +10,11 @@
  */
 #define _DEFAULT_SOURCE /* sysconf's cache sizes */
 #include "args.h"
+#include "bench.h"
 #include "commands.h"
 #include "machine.h"
 #include "out.h"
+#include "plot.h"
 #include "setup.h"
 #include "text.h"
 #include "turboquant.h"
@@ -22,7 +24,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { N_ROWS = 64, MAX_ROUNDS = 1000, MAX_ISAS = 4 };
+enum { N_ROWS = 256, MAX_ROUNDS = BENCH_MAX_ROUNDS, MAX_ISAS = 4 };
 
 static const struct format {
     tq_format format;
@@ -78,6 +80,11 @@ static const struct format scheme[2] = {
     {TQ_FMT_LLOYD_V3, "turbo:k8v3", 0},
 };
 
+typedef struct codec_point {
+    const char *name;
+    double bits, encode_s, decode_s; /* of an element; seconds of a vector, medians */
+} codec_point;
+
 typedef struct codec_bench {
     uint32_t dim, n_rounds;
     uint32_t isas[MAX_ISAS];
@@ -87,6 +94,11 @@ typedef struct codec_bench {
     float *decoded;  /* [N_ROWS][dim] */
     uint8_t *blocks; /* [2][N_ROWS][4 * dim]: no format takes more than f32 */
     double clock_hz;
+    bench_machine machine;
+    const char *csv_name, *plot_name;
+    FILE *csv;
+    codec_point points[N_FORMATS + 1]; /* of the best instruction set */
+    size_t n_points;
 } codec_bench;
 
 /* The next N_ROWS rows, round and round. */
@@ -225,6 +237,26 @@ static tq_status open_coders(coders *k, const struct format *f, size_t n, uint32
     return TQ_OK;
 }
 
+/* Of one row and instruction set; its times are sorted. */
+static void note(codec_bench *b, const char *name, const coders *k, size_t isa,
+                 double (*times)[MAX_ROUNDS])
+{
+    char isa_text[64];
+    const double encode = times[0][b->n_rounds / 2], decode = times[1][b->n_rounds / 2];
+    if (b->csv) {
+        bench_csv_machine(b->csv, &b->machine);
+        fprintf(b->csv, "%u,", b->dim);
+        bench_csv_text(b->csv, name);
+        fprintf(b->csv, ",%s,%zu,%u,%.5f,%.5f,%.5f,%.5f\n", setup_isa_names(isa_text, b->isas[isa]),
+                k->block_bytes, b->n_rounds, encode * 1e6, times[0][0] * 1e6, decode * 1e6,
+                times[1][0] * 1e6);
+    }
+    if (isa + 1 == b->n_isas && k->n == 1) {
+        b->points[b->n_points++] =
+            (codec_point){name, 8.0 * (double)k->block_bytes / b->dim, encode, decode};
+    }
+}
+
 /* One row: the format, or the n of a scheme. */
 static bool bench_formats(codec_bench *b, const struct format *f, size_t n)
 {
@@ -259,15 +291,62 @@ static bool bench_formats(codec_bench *b, const struct format *f, size_t n)
             put_times(b, times[i][way], b->isas[0] == TQ_ISA_SCALAR ? scalar : 0);
         }
         out_write("\n", 1);
+        note(b, f->name, &k[i], i, times[i]);
     }
-    return out_flush();
+    return bench_csv_flush(b->csv, b->csv_name) && out_flush();
+}
+
+/* Points of the formats whose names begin so and end in the default effort, if in any. */
+static size_t collect(const codec_bench *b, const char *family, bool encode, double *x, double *y)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < b->n_points; i++) {
+        const codec_point *p = &b->points[i];
+        bool other = strstr(p->name, " n=1") != NULL; /* 1 and 12 */
+        if (!strncmp(p->name, family, strlen(family)) && !other) {
+            x[n] = p->bits;
+            y[n++] = (encode ? p->encode_s : p->decode_s) * 1e6;
+        }
+    }
+    return n;
+}
+
+static bool draw(const codec_bench *b)
+{
+    enum { FAMILIES = 5 };
+    static const char *const families[FAMILIES] = {"turbo", "tcq", "keys, k", "values, v",
+                                                   "affine"};
+    static double x[2 * FAMILIES][N_FORMATS], y[2 * FAMILIES][N_FORMATS];
+    char names[2 * FAMILIES][48], subtitle[256];
+    plot_curve curves[2 * FAMILIES];
+    size_t n = 0;
+    for (size_t i = 0; i < 2 * FAMILIES; i++) {
+        const bool encode = i < FAMILIES;
+        const char *family = families[i % FAMILIES];
+        const size_t points = collect(b, family, encode, x[n], y[n]);
+        snprintf(names[n], sizeof names[n], "%.*s, %s", (int)strcspn(family, ","), family,
+                 encode ? "encode" : "decode");
+        curves[n] = (plot_curve){names[n], encode ? PLOT_LINE : PLOT_DASHED, x[n], y[n], points};
+        n += points > 0;
+    }
+    snprintf(subtitle, sizeof subtitle, "%s, the best of %s; %u elements", b->machine.cpu,
+             b->machine.isa, b->dim);
+    const plot p = {.file = b->plot_name,
+                    .title = "Compressing and expanding a vector",
+                    .subtitle = subtitle,
+                    .x_label = "bits of an element, all included",
+                    .y_label = "microseconds of a vector (median)",
+                    .curves = curves,
+                    .n_curves = n,
+                    .bits_x = true};
+    return plot_draw(&p);
 }
 
 static void put_head(const codec_bench *b)
 {
-    char cpu[128], size[32];
-    out_printf("%s; vectors of %u f32, median of %u rounds\n", machine_cpu(cpu), b->dim,
-               b->n_rounds);
+    char size[32];
+    bench_put_machine(&b->machine);
+    out_printf("vectors of %u f32, median of %u rounds\n", b->dim, b->n_rounds);
     out_printf("memory: reads %.2f GB/s (%s); clock %.2f GHz\n\n", measure_read(b) * 1e-9,
                text_size(size, b->n_rows * b->dim * sizeof(float)), b->clock_hz * 1e-9);
     out_printf("%s%-13s%6s  %-7s%42s%42s%s\n", out_bold(), "", "", "", "encode, rows from memory",
@@ -302,6 +381,12 @@ static int codec_bench_run(codec_bench *b, uint32_t mask)
             b->isas[b->n_isas++] = order[i];
         }
     }
+    bench_machine_get(&b->machine, mask, true, 1);
+    if (!bench_csv_open(&b->csv, b->csv_name,
+                        "dim,format,kernels,block_bytes,rounds,encode_us,encode_best_us,"
+                        "decode_us,decode_best_us")) {
+        return TQ_EXIT_FAILED;
+    }
     size_t n = (size_t)N_ROWS * b->dim;
     b->n_rows = buffer_bytes() / sizeof(float) / n * N_ROWS;
     b->rows = machine_large_alloc(b->n_rows * b->dim * sizeof *b->rows);
@@ -319,6 +404,7 @@ static int codec_bench_run(codec_bench *b, uint32_t mask)
     for (size_t i = 0; ok && i < N_FORMATS; i++) {
         ok = bench_formats(b, &formats[i], 1);
     }
+    ok = bench_csv_close(b->csv, b->csv_name) && ok && (!b->plot_name || draw(b));
     free(b->rows);
     free(b->decoded);
     free(b->blocks);
@@ -327,7 +413,7 @@ static int codec_bench_run(codec_bench *b, uint32_t mask)
 
 int bench_codec(int argc, char **argv)
 {
-    codec_bench b = {.dim = 128, .n_rounds = 21};
+    static codec_bench b = {.dim = 128, .n_rounds = 21};
     const char *isa = NULL;
     arg_option options[] = {
         {.group = "Options",
@@ -352,6 +438,17 @@ int bench_codec(int argc, char **argv)
          .kind = ARG_STRING,
          .dst = &isa,
          .help = "only this instruction set (default: all that run here)"},
+        {.group = "Output",
+         .name = "csv",
+         .meta = "FILE",
+         .kind = ARG_STRING,
+         .dst = &b.csv_name,
+         .help = "write one row for each format and instruction set"},
+        {.name = "plot",
+         .meta = "FILE",
+         .kind = ARG_STRING,
+         .dst = &b.plot_name,
+         .help = "draw time against bits, *.svg or *.png, with the program gnuplot"},
     };
     arg_command cmd = {
         .name = "tq bench codec",
@@ -367,9 +464,12 @@ int bench_codec(int argc, char **argv)
         return r == ARGS_HELP ? TQ_EXIT_OK : TQ_EXIT_USAGE;
     }
     uint32_t mask;
-    if (!setup_isa(isa, &mask)) {
-        args_hint(&cmd);
-        return TQ_EXIT_USAGE;
+    bool usage = true;
+    if (!setup_isa(isa, &mask) || (b.plot_name && !plot_check("--plot", b.plot_name, &usage))) {
+        if (usage) {
+            args_hint(&cmd);
+        }
+        return usage ? TQ_EXIT_USAGE : TQ_EXIT_FAILED;
     }
     return codec_bench_run(&b, mask);
 }

@@ -9,25 +9,25 @@
  * since a fast side that computes something else has won nothing.
  */
 #include "args.h"
+#include "bench.h"
 #include "commands.h"
 #include "engine.h"
-#include "machine.h"
 #include "out.h"
+#include "plot.h"
 #include "setup.h"
 #include "text.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_SIDES = 16, MAX_ROUNDS = 1000 };
+enum { MAX_SIDES = 16, MAX_ROUNDS = BENCH_MAX_ROUNDS };
 
 typedef struct bench_options {
     setup setup;
     arg_strings kv, peer_kv;
     arg_counts ctx;
-    const char *peer, *csv;
+    const char *peer, *csv, *plot;
     uint32_t n_prompt, n_gen, n_rounds;
 } bench_options;
 
@@ -40,6 +40,8 @@ typedef struct side {
     float *logits; /* [n_vocab], the peer's */
     size_t n_agree;
     double prompt_tps[MAX_ROUNDS], decode_tps[MAX_ROUNDS];
+    double x[ARG_LIST_MAX], y[ARG_LIST_MAX]; /* of the plot: context, decode tokens/s */
+    size_t n_points;
 } side;
 
 typedef struct bench {
@@ -53,9 +55,7 @@ typedef struct bench {
     size_t n_text;
     int32_t *ids; /* [n_prompt + n_gen] */
     FILE *csv;
-    double load;
-    char cpu[128];
-    const char *isa;
+    bench_machine machine;
 } bench;
 
 /* A text that a model can go on with: after tokens without sense all continuations are about as
@@ -180,38 +180,6 @@ static bool open_peer(bench *b, const char *kv, uint32_t n_ctx)
 
 /* ---- Report ------------------------------------------------------------------------------ */
 
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(const double *v, size_t n)
-{
-    double sorted[MAX_ROUNDS];
-    memcpy(sorted, v, n * sizeof *v);
-    qsort(sorted, n, sizeof *sorted, compare);
-    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-}
-
-static double best_of(const double *v, size_t n)
-{
-    double best = v[0];
-    for (size_t i = 1; i < n; i++) {
-        best = v[i] > best ? v[i] : best;
-    }
-    return best;
-}
-
-static double median_ratio(const double *a, const double *b, size_t n)
-{
-    double ratio[MAX_ROUNDS];
-    for (size_t i = 0; i < n; i++) {
-        ratio[i] = a[i] / b[i];
-    }
-    return median(ratio, n);
-}
-
 static const side *reference_side(const bench *b)
 {
     for (size_t i = 0; i < b->n_sides; i++) {
@@ -224,9 +192,9 @@ static const side *reference_side(const bench *b)
 
 static void put_rate(const double *v, const double *ref, size_t n)
 {
-    out_printf("%10.1f%9.1f", median(v, n), best_of(v, n));
+    out_printf("%10.1f%9.1f", bench_median(v, n), bench_most(v, n));
     if (ref) {
-        out_printf("%7.3f", median_ratio(v, ref, n));
+        out_printf("%7.3f", bench_ratio(v, ref, n));
     } else {
         out_printf("%7s", "");
     }
@@ -265,30 +233,17 @@ static void put_table(const bench *b, size_t n_prompt)
     out_flush();
 }
 
-static void csv_text(FILE *f, const char *s)
-{
-    fputc('"', f);
-    for (; *s; s++) {
-        if (*s == '"') {
-            fputc('"', f);
-        }
-        fputc(*s, f);
-    }
-    fputs("\",", f);
-}
-
 static void csv_row(const bench *b, const side *s, size_t n_prompt, size_t round)
 {
     if (!b->csv) {
         return;
     }
-    csv_text(b->csv, b->info.name);
-    csv_text(b->csv, b->info.weights);
-    csv_text(b->csv, b->cpu);
-    csv_text(b->csv, b->isa);
-    fprintf(b->csv, "%u,%.2f,", b->n_threads, b->load);
-    csv_text(b->csv, s->name);
-    csv_text(b->csv, s->kv);
+    bench_csv_machine(b->csv, &b->machine);
+    const char *const texts[] = {b->info.name, b->info.weights, s->name, s->kv};
+    for (size_t i = 0; i < 4; i++) {
+        bench_csv_text(b->csv, texts[i]);
+        fputc(',', b->csv);
+    }
     fprintf(b->csv, "%zu,%u,%zu,%.3f,%.3f,%zu\n", n_prompt, b->o->n_gen, round + 1,
             s->prompt_tps[round], s->decode_tps[round], s->n_agree);
 }
@@ -325,30 +280,42 @@ static bool measure(bench *b, size_t n_prompt)
             s->decode_tps[r] = (double)b->o->n_gen / decode_s;
             csv_row(b, s, n_prompt, r);
         }
-        if (b->csv && fflush(b->csv) != 0) {
-            msg_error("cannot write '%s': %s", b->o->csv, strerror(errno));
+        if (!bench_csv_flush(b->csv, b->o->csv)) {
             return false;
         }
     }
     msg_status(NULL);
     put_table(b, n_prompt);
+    for (size_t i = 0; i < b->n_sides; i++) {
+        side *s = &b->sides[i];
+        s->x[s->n_points] = (double)n_prompt;
+        s->y[s->n_points++] = bench_median(s->decode_tps, b->o->n_rounds);
+    }
     return true;
 }
 
-static bool open_csv(bench *b)
+static bool draw(const bench *b)
 {
-    if (!b->o->csv) {
-        return true;
+    plot_curve curves[MAX_SIDES];
+    static char names[MAX_SIDES][TQ_SCHEME_TEXT_BYTES + 16];
+    char subtitle[512];
+    for (size_t i = 0; i < b->n_sides; i++) {
+        const side *s = &b->sides[i];
+        snprintf(names[i], sizeof names[i], "%s %s", s->name, s->kv);
+        curves[i] =
+            (plot_curve){names[i], s->peer ? PLOT_DASHED : PLOT_LINE, s->x, s->y, s->n_points};
     }
-    b->csv = fopen(b->o->csv, "w");
-    if (!b->csv) {
-        msg_error("cannot write '%s': %s", b->o->csv, strerror(errno));
-        return false;
-    }
-    fputs("model,weights,cpu,isa,threads,load,side,kv,prompt_tokens,decode_tokens,round,"
-          "prompt_tps,decode_tps,same_tokens\n",
-          b->csv);
-    return true;
+    snprintf(subtitle, sizeof subtitle, "%s, %s; %s, %s, %u %s", b->info.name, b->info.weights,
+             b->machine.cpu, b->machine.isa, b->n_threads,
+             b->n_threads == 1 ? "thread" : "threads");
+    const plot p = {.file = b->o->plot,
+                    .title = "Decoding with a KV cache",
+                    .subtitle = subtitle,
+                    .x_label = "tokens of context",
+                    .y_label = "tokens per second (median of the rounds)",
+                    .curves = curves,
+                    .n_curves = b->n_sides};
+    return plot_draw(&p);
 }
 
 static bool open_all(bench *b, uint32_t n_ctx)
@@ -382,16 +349,16 @@ static bool open_all(bench *b, uint32_t n_ctx)
         }
     }
     setup_isa(b->o->setup.isa, &mask);
-    b->isa = setup_isa_best(mask);
-    b->load = machine_load();
-    machine_cpu(b->cpu);
+    bench_machine_get(&b->machine, mask, false, b->n_threads);
     return true;
 }
 
 static int bench_run(const bench_options *o)
 {
     bench b = {.o = o};
-    bool ok = open_csv(&b);
+    bool ok = bench_csv_open(&b.csv, o->csv,
+                             "model,weights,side,kv,prompt_tokens,decode_tokens,round,prompt_tps,"
+                             "decode_tps,same_tokens");
     uint32_t longest = 0;
     for (size_t i = 0; i < o->ctx.n; i++) {
         longest = o->ctx.at[i] > longest ? o->ctx.at[i] : longest;
@@ -399,26 +366,17 @@ static int bench_run(const bench_options *o)
     ok = ok && open_all(&b, longest + o->n_gen);
     if (ok) {
         char name[192];
+        bench_put_machine(&b.machine);
         snprintf(name, sizeof name, "%s%s%s", b.info.name, b.info.name[0] ? ", " : "",
                  b.info.weights);
         out_text(name, strlen(name));
-        out_printf("; %u %s, %s kernels, %u %s\n%s\n", b.n_threads,
-                   b.n_threads == 1 ? "thread" : "threads", b.isa, o->n_rounds,
-                   o->n_rounds == 1 ? "round" : "rounds", b.cpu);
+        out_printf("; %u %s\n", o->n_rounds, o->n_rounds == 1 ? "round" : "rounds");
         out_flush();
-        setup_warn_threads(o->setup.n_threads);
-        if (b.load > 0.5) {
-            msg_warn("other work is running (load average %.1f): expect low and uneven speeds",
-                     b.load);
-        }
     }
     for (size_t i = 0; ok && i < o->ctx.n; i++) {
         ok = measure(&b, o->ctx.at[i]);
     }
-    if (b.csv && fclose(b.csv) != 0 && ok) {
-        msg_error("cannot write '%s': %s", o->csv, strerror(errno));
-        ok = false;
-    }
+    ok = bench_csv_close(b.csv, o->csv) && ok && (!o->plot || draw(&b));
     for (size_t i = 0; i < b.n_sides; i++) {
         tqe_session_free(b.sides[i].session);
         tqe_peer_free(b.sides[i].peer);
@@ -507,6 +465,11 @@ int bench_engine(int argc, char **argv)
          .kind = ARG_STRING,
          .dst = &o.csv,
          .help = "write one row for each side and round"},
+        {.name = "plot",
+         .meta = "FILE",
+         .kind = ARG_STRING,
+         .dst = &o.plot,
+         .help = "draw decode speed against context, *.svg or *.png, with the program gnuplot"},
     };
     arg_command cmd = {
         .name = "tq bench engine",
@@ -533,9 +496,13 @@ int bench_engine(int argc, char **argv)
         char canonical[TQ_SCHEME_TEXT_BYTES];
         ok = setup_check_kv(o.kv.at[i], &scheme, canonical);
     }
+    bool usage = true;
+    ok = ok && (!o.plot || plot_check("--plot", o.plot, &usage));
     if (!ok) {
-        args_hint(&cmd);
-        return TQ_EXIT_USAGE;
+        if (usage) {
+            args_hint(&cmd);
+        }
+        return usage ? TQ_EXIT_USAGE : TQ_EXIT_FAILED;
     }
     if (!o.kv.n) {
         o.kv = (arg_strings){.at = {SETUP_DEFAULT_KV}, .n = 1};

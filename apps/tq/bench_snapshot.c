@@ -10,9 +10,11 @@
  */
 #define _GNU_SOURCE
 #include "args.h"
+#include "bench.h"
 #include "commands.h"
 #include "engine.h"
 #include "out.h"
+#include "plot.h"
 #include "setup.h"
 #include "snapshot.h"
 #include "text.h"
@@ -41,13 +43,19 @@ typedef enum step {
 typedef struct bench {
     setup setup;
     const char *dir;
-    uint32_t n_tokens, n_rounds;
+    const char *csv_name, *plot_name;
+    arg_counts lengths;
+    uint32_t n_tokens, n_rounds; /* n_tokens: of the length at work */
+    bench_machine machine;
+    FILE *csv;
     tqe_model *model;
     tqe_session *session;
     int32_t *ids;
     uint64_t file_bytes;
     double compute_s;
     double seconds[N_STEPS][MAX_ROUNDS];
+    double x[ARG_LIST_MAX], y[N_STEPS + 1][ARG_LIST_MAX]; /* of the plot; the last: computing */
+    size_t n_points;
     char snapshot[4096], plain[4096];
     char *piece; /* [PIECE] */
     /* Prompts: `session` finds them on the disk, `keeper`, which has room for them, in memory. */
@@ -56,30 +64,6 @@ typedef struct bench {
     size_t n_found[N_STEPS]; /* tokens */
     char folder[4096];
 } bench;
-
-static int compare(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(const double *v, size_t n)
-{
-    double sorted[MAX_ROUNDS];
-    memcpy(sorted, v, n * sizeof *v);
-    qsort(sorted, n, sizeof *sorted, compare);
-    return n % 2 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
-}
-
-/* Speed of b over that of a, within each round. */
-static double median_ratio(const double *a, const double *b, size_t n)
-{
-    double ratio[MAX_ROUNDS];
-    for (size_t i = 0; i < n; i++) {
-        ratio[i] = a[i] / b[i];
-    }
-    return median(ratio, n);
-}
 
 static bool failed(const char *path)
 {
@@ -216,7 +200,7 @@ static bool timed(bench *b, step what, size_t round)
 
 static void put_row(const bench *b, const char *what, step s, double ratio)
 {
-    double t = median(b->seconds[s], b->n_rounds);
+    double t = bench_median(b->seconds[s], b->n_rounds);
     out_printf("%-30s%10.1f ms%10.0f MB/s", what, 1e3 * t, (double)b->file_bytes / t / 1e6);
     if (ratio > 0) {
         out_printf("%8.2f", ratio);
@@ -227,7 +211,7 @@ static void put_row(const bench *b, const char *what, step s, double ratio)
 static void put_found(const bench *b, const char *what, step s)
 {
     char count[32];
-    out_printf("%-30s%10.1f ms%15s found\n", what, 1e3 * median(b->seconds[s], b->n_rounds),
+    out_printf("%-30s%10.1f ms%15s found\n", what, 1e3 * bench_median(b->seconds[s], b->n_rounds),
                text_count(count, b->n_found[s]));
 }
 
@@ -237,26 +221,72 @@ static void report(const bench *b)
     tqe_session_info info;
     size_t n = b->n_rounds;
     tqe_session_get_info(b->session, &info);
-    out_printf("%s tokens, %s, %s; median of %zu\n\n", text_count(count, b->n_tokens), info.kv,
+    out_printf("\n%s tokens, %s, %s; median of %zu\n\n", text_count(count, b->n_tokens), info.kv,
                text_size(size, b->file_bytes), n);
     out_printf("%s%-30s%13s%15s%8s%s\n", out_bold(), "", "time", "speed", "ratio", out_plain());
     put_row(b, "plain file, written", PLAIN_WRITE, 0);
-    put_row(b, "snapshot, saved", SAVE, median_ratio(b->seconds[PLAIN_WRITE], b->seconds[SAVE], n));
+    put_row(b, "snapshot, saved", SAVE, bench_ratio(b->seconds[PLAIN_WRITE], b->seconds[SAVE], n));
     put_row(b, "plain file, read", PLAIN_READ, 0);
     put_row(b, "snapshot, restored", LOAD,
-            median_ratio(b->seconds[PLAIN_READ], b->seconds[LOAD], n));
+            bench_ratio(b->seconds[PLAIN_READ], b->seconds[LOAD], n));
     put_row(b, "snapshot, restored from memory", LOAD_AGAIN, 0);
     put_found(b, "prompt, in a store on the disk", FOUND_DISK);
     put_found(b, "prompt, in a store in memory", FOUND_MEMORY);
     out_printf("ratio: speed over that of the plain file, median over the rounds\n\n");
-    double cold = median(b->seconds[LOAD], n), warm = median(b->seconds[LOAD_AGAIN], n);
+    double cold = bench_median(b->seconds[LOAD], n), warm = bench_median(b->seconds[LOAD_AGAIN], n);
     out_printf("computing the tokens %.1f ms: restoring is %.0f times faster, %.0f times from "
                "memory\n",
                1e3 * b->compute_s, b->compute_s / cold, b->compute_s / warm);
     out_printf("a prompt is there %.0f times faster from a store on the disk, %.0f times from one "
                "in memory\n",
-               b->compute_s / median(b->seconds[FOUND_DISK], n),
-               b->compute_s / median(b->seconds[FOUND_MEMORY], n));
+               b->compute_s / bench_median(b->seconds[FOUND_DISK], n),
+               b->compute_s / bench_median(b->seconds[FOUND_MEMORY], n));
+}
+
+static void note(bench *b)
+{
+    tqe_session_info info;
+    tqe_session_get_info(b->session, &info);
+    for (uint32_t r = 0; b->csv && r < b->n_rounds; r++) {
+        bench_csv_machine(b->csv, &b->machine);
+        bench_csv_text(b->csv, info.kv);
+        fprintf(b->csv, ",%u,%llu,%u,%.3f", b->n_tokens, (unsigned long long)b->file_bytes, r + 1,
+                b->compute_s * 1e3);
+        for (int s = 0; s < N_STEPS; s++) {
+            fprintf(b->csv, ",%.3f", b->seconds[s][r] * 1e3);
+        }
+        fputc('\n', b->csv);
+    }
+    b->x[b->n_points] = b->n_tokens;
+    for (int s = 0; s < N_STEPS; s++) {
+        b->y[s][b->n_points] = bench_median(b->seconds[s], b->n_rounds) * 1e3;
+    }
+    b->y[N_STEPS][b->n_points++] = b->compute_s * 1e3;
+}
+
+static bool draw(const bench *b)
+{
+    static const char *const names[N_STEPS + 1] = {
+        "plain file, written",        "snapshot, saved",       "plain file, read",
+        "snapshot, restored",         "snapshot, from memory", "prompt, from a store on disk",
+        "prompt, from one in memory", "computing the tokens"};
+    plot_curve curves[N_STEPS + 1];
+    char subtitle[256];
+    for (int i = 0; i <= N_STEPS; i++) {
+        bool ours = i == SAVE || (i >= LOAD && i < N_STEPS);
+        curves[i] =
+            (plot_curve){names[i], ours ? PLOT_LINE : PLOT_DASHED, b->x, b->y[i], b->n_points};
+    }
+    snprintf(subtitle, sizeof subtitle, "%s, %s, %u %s; %s", b->machine.cpu, b->machine.isa,
+             b->machine.n_threads, b->machine.n_threads == 1 ? "thread" : "threads", b->setup.kv);
+    const plot p = {.file = b->plot_name,
+                    .title = "Saving and restoring a session",
+                    .subtitle = subtitle,
+                    .x_label = "tokens",
+                    .y_label = "milliseconds (median of the rounds)",
+                    .curves = curves,
+                    .n_curves = N_STEPS + 1};
+    return plot_draw(&p);
 }
 
 /* ---- The run ------------------------------------------------------------------------------ */
@@ -266,8 +296,9 @@ static bool compute(bench *b)
     tqe_model_info info;
     tqe_error err = {0};
     tqe_model_get_info(b->model, &info);
+    free(b->ids);
     b->ids = malloc(b->n_tokens * sizeof *b->ids);
-    b->piece = malloc(PIECE);
+    b->piece = b->piece ? b->piece : malloc(PIECE);
     if (!b->ids || !b->piece) {
         msg_error("not enough memory");
         return false;
@@ -276,6 +307,7 @@ static bool compute(bench *b)
     for (uint32_t i = 0; i < b->n_tokens; i++) {
         b->ids[i] = (int32_t)(i * 7919u % info.n_vocab);
     }
+    tqe_session_truncate(b->session, 0, &err);
     double start = text_now();
     if (tqe_session_eval(b->session, b->ids, b->n_tokens, NULL, NULL, NULL, &err) != TQE_OK) {
         msg_error("%s", err.text);
@@ -323,6 +355,16 @@ static bool fill_stores(bench *b)
         msg_error("%s", err.text);
     }
     return st == TQE_OK;
+}
+
+static void close_stores(bench *b)
+{
+    tqe_prefix_free(b->on_disk);
+    tqe_prefix_free(b->in_memory);
+    tqe_session_free(b->keeper);
+    b->on_disk = b->in_memory = NULL;
+    b->keeper = NULL;
+    each_stored(b, true);
 }
 
 static bool run_rounds(bench *b)
@@ -376,20 +418,52 @@ static bool name_files(bench *b)
     return true;
 }
 
+static bool run(bench *b)
+{
+    tqe_session_info info;
+    uint32_t mask;
+    for (size_t i = 0; i < b->lengths.n; i++) {
+        b->setup.n_ctx = b->lengths.at[i] > b->setup.n_ctx ? b->lengths.at[i] : b->setup.n_ctx;
+    }
+    if (!bench_csv_open(&b->csv, b->csv_name,
+                        "kv,tokens,file_bytes,round,compute_ms,plain_write_ms,save_ms,"
+                        "plain_read_ms,load_ms,load_again_ms,found_disk_ms,found_memory_ms") ||
+        !setup_open(&b->setup, &b->model, &b->session)) {
+        return false;
+    }
+    tqe_session_get_info(b->session, &info);
+    setup_isa(b->setup.isa, &mask);
+    bench_machine_get(&b->machine, mask, false, info.n_threads);
+    bench_put_machine(&b->machine);
+    bool ok = true;
+    for (size_t i = 0; ok && i < b->lengths.n; i++) {
+        b->n_tokens = b->lengths.at[i];
+        ok = compute(b) && run_rounds(b);
+        if (ok) {
+            report(b);
+            note(b);
+        }
+        unlink(b->snapshot);
+        close_stores(b);
+    }
+    ok = bench_csv_close(b->csv, b->csv_name) && ok;
+    return ok && (!b->plot_name || draw(b));
+}
+
 int bench_snapshot(int argc, char **argv)
 {
-    static bench b = {.setup = SETUP_INIT, .dir = ".", .n_tokens = 4000, .n_rounds = 5};
+    static bench b = {.setup = SETUP_INIT, .dir = ".", .n_rounds = 5};
     arg_option options[] = {
         OPT_MODEL(b.setup),
         {.group = "Work",
          .letter = 'p',
          .name = "prompt",
-         .meta = "N",
-         .kind = ARG_COUNT,
-         .dst = &b.n_tokens,
+         .meta = "LIST",
+         .kind = ARG_COUNTS,
+         .dst = &b.lengths,
          .min = 1,
          .max = SETUP_MAX_CTX,
-         .help = "tokens that are computed, saved and restored (default 4000)"},
+         .help = "tokens that are computed, saved and restored, such as 1000,4000 (default 4000)"},
         {.letter = 'r',
          .name = "rounds",
          .meta = "N",
@@ -407,6 +481,17 @@ int bench_snapshot(int argc, char **argv)
         OPT_KV(b.setup),
         OPT_THREADS(b.setup),
         OPT_ISA(b.setup),
+        {.group = "Output",
+         .name = "csv",
+         .meta = "FILE",
+         .kind = ARG_STRING,
+         .dst = &b.csv_name,
+         .help = "write one row for each length and round"},
+        {.name = "plot",
+         .meta = "FILE",
+         .kind = ARG_STRING,
+         .dst = &b.plot_name,
+         .help = "draw times against tokens, *.svg or *.png, with the program gnuplot"},
     };
     arg_command cmd = {
         .name = "tq bench snapshot",
@@ -422,24 +507,22 @@ int bench_snapshot(int argc, char **argv)
     if (r != ARGS_OK) {
         return r == ARGS_HELP ? TQ_EXIT_OK : TQ_EXIT_USAGE;
     }
-    if (!setup_check(&b.setup)) {
-        args_hint(&cmd);
-        return TQ_EXIT_USAGE;
+    bool usage = true;
+    if (!setup_check(&b.setup) || (b.plot_name && !plot_check("--plot", b.plot_name, &usage))) {
+        if (usage) {
+            args_hint(&cmd);
+        }
+        return usage ? TQ_EXIT_USAGE : TQ_EXIT_FAILED;
+    }
+    if (!b.lengths.n) {
+        b.lengths = (arg_counts){.at = {4000}, .n = 1};
     }
     if (!name_files(&b)) {
         return TQ_EXIT_FAILED;
     }
-    b.setup.n_ctx = b.n_tokens;
-    bool ok = setup_open(&b.setup, &b.model, &b.session) && compute(&b) && run_rounds(&b);
-    if (ok) {
-        report(&b);
-    }
+    bool ok = run(&b);
     unlink(b.snapshot);
     unlink(b.plain);
-    tqe_prefix_free(b.on_disk);
-    tqe_prefix_free(b.in_memory);
-    tqe_session_free(b.keeper);
-    each_stored(&b, true);
     free(b.ids);
     free(b.piece);
     tqe_session_free(b.session);

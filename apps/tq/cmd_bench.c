@@ -12,6 +12,7 @@ static const struct bench {
     const char *summary;
 } benches[] = {
     {"attn", bench_attn, "attention over a cache, beside ggml's own kernel"},
+    {"cache", bench_cache, "what a store costs and saves: append, fork, pages, memory"},
     {"codec", bench_codec, "time to compress and expand a vector"},
     {"engine", bench_engine, "prompt and decode speed of a model, beside stock llama.cpp"},
     {"snapshot", bench_snapshot, "saving and restoring, beside the disk and beside computing"},

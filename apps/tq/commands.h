@@ -13,6 +13,7 @@ int cmd_bench(int argc, char **argv);
 
 /* `tq bench NAME`: one file each, bench_NAME.c. */
 int bench_attn(int argc, char **argv);
+int bench_cache(int argc, char **argv);
 int bench_codec(int argc, char **argv);
 int bench_engine(int argc, char **argv);
 int bench_snapshot(int argc, char **argv);

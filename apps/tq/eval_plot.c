@@ -7,7 +7,7 @@
  * point comes to lie is known here, and each name takes the first free place around its point.
  */
 #define _POSIX_C_SOURCE 200809L
-#include "eval_gnuplot.h"
+#include "gnuplot.h"
 #include "evaluation.h"
 #include "out.h"
 

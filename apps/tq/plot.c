@@ -1,22 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* plot.c — log-log charts by gnuplot, which is run as a program.
+/* plot.c — log-log charts as scripts for gnuplot.
  *
- * Script and data go to its stdin, so there are no files to clean up, and no shell sees a name.
- * Text from outside stands in gnuplot's single quotes, where nothing but the quote is special.
+ * Script and data are one text, so there are no files to clean up, and no shell sees a name. Text
+ * from outside stands in gnuplot's single quotes, where nothing but the quote is special.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "plot.h"
 
+#include "gnuplot.h"
 #include "out.h"
 
-#include <errno.h>
-#include <spawn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-extern char **environ;
 
 /* Okabe and Ito's colours, which colour-blind people tell apart, and two more; then repeated with
  * another point. */
@@ -29,40 +25,6 @@ static bool ends_with(const char *s, const char *tail)
 {
     size_t n = strlen(s), m = strlen(tail);
     return n > m && !strcmp(s + n - m, tail);
-}
-
-/* gnuplot with its stdin (when given) from `in`; quiet: nothing it says is seen. Returns its exit
- * code, 127 when it is not there, -1 when it could not be started otherwise. */
-static int start(pid_t *pid, const int *in, int other_end, bool version)
-{
-    char *args[] = {(char *)"gnuplot", version ? (char *)"--version" : NULL, NULL};
-    posix_spawn_file_actions_t fa;
-    if (posix_spawn_file_actions_init(&fa)) {
-        return ENOMEM;
-    }
-    if (in) {
-        posix_spawn_file_actions_adddup2(&fa, *in, STDIN_FILENO);
-        posix_spawn_file_actions_addclose(&fa, *in);
-        posix_spawn_file_actions_addclose(&fa, other_end);
-    }
-    if (version) {
-        posix_spawn_file_actions_addopen(&fa, STDOUT_FILENO, "/dev/null", 1, 0);
-    } else {
-        posix_spawn_file_actions_adddup2(&fa, STDERR_FILENO, STDOUT_FILENO);
-    }
-    int rc = posix_spawnp(pid, "gnuplot", &fa, NULL, args, environ);
-    posix_spawn_file_actions_destroy(&fa);
-    return rc;
-}
-
-static bool succeeded(pid_t pid)
-{
-    int status;
-    pid_t rc;
-    do {
-        rc = waitpid(pid, &status, 0);
-    } while (rc < 0 && errno == EINTR);
-    return rc == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 bool plot_check(const char *flag, const char *file, bool *usage)
@@ -79,14 +41,9 @@ bool plot_check(const char *flag, const char *file, bool *usage)
         }
     }
     *usage = false;
-    pid_t pid;
-    int rc = start(&pid, NULL, -1, true);
-    if (rc || !succeeded(pid)) {
-        msg_error("%s needs the program gnuplot, which is not here (Debian: gnuplot-nox)%s%s", flag,
-                  rc && rc != ENOENT ? ": " : "", rc && rc != ENOENT ? strerror(rc) : "");
-        return false;
-    }
-    return true;
+    char *said = gnuplot_run(flag, "", 0);
+    free(said);
+    return said != NULL;
 }
 
 static void put_quoted(FILE *f, const char *s)
@@ -146,13 +103,16 @@ static void put_x_ticks(FILE *f, const plot *p, double *lo, double *hi)
     *hi = 0;
     fputs("set xtics nomirror out (", f);
     for (size_t i = 0, any = 0; i < p->n_curves; i++) {
-        for (size_t k = 0; k < p->curves[i].n && (i == 0 || p->curves[i].n > p->curves[0].n); k++) {
+        for (size_t k = 0; k < p->curves[i].n; k++) {
             double x = p->curves[i].x[k];
+            *lo = x < *lo ? x : *lo;
+            *hi = x > *hi ? x : *hi;
+            if (i > 0 && p->curves[i].n <= p->curves[0].n) {
+                continue;
+            }
             bool kilo = x >= 1024 && x / 1024 == (double)(long)(x / 1024);
             fprintf(f, "%s'%.0f%s' %.9g", any++ ? ", " : "", kilo ? x / 1024 : x, kilo ? "K" : "",
                     x);
-            *lo = x < *lo ? x : *lo;
-            *hi = x > *hi ? x : *hi;
         }
     }
     fputs(")\n", f);
@@ -186,33 +146,28 @@ static void put_script(FILE *f, const plot *p)
     put_quoted(f, p->y_label);
     fputc('\n', f);
     put_x_ticks(f, p, &lo, &hi);
+    if (p->bits_x) {
+        fputs("set xtics nomirror out (1,2,3,4,5,6,8,10,12,16,32)\n", f);
+    }
     fprintf(f, "set xrange [%.9g:%.9g]\n", lo / 1.15, hi * 1.15);
     put_curves(f, p);
 }
 
 bool plot_draw(const plot *p)
 {
-    int ends[2];
-    pid_t pid;
-    if (pipe(ends)) {
-        msg_error("cannot start gnuplot: %s", strerror(errno));
-        return false;
-    }
-    int rc = start(&pid, &ends[0], ends[1], false);
-    close(ends[0]);
-    if (rc) {
-        close(ends[1]);
-        msg_error("cannot start gnuplot: %s", strerror(rc));
-        return false;
-    }
-    FILE *f = fdopen(ends[1], "w");
+    char *script = NULL, *said = NULL;
+    size_t n = 0;
+    FILE *f = open_memstream(&script, &n);
     if (f) {
         put_script(f, p);
     }
-    bool ok = f ? fclose(f) == 0 : close(ends[1]) != 0;
-    ok = succeeded(pid) && ok;
-    if (!ok) {
-        msg_error("gnuplot could not write '%s'", p->file);
+    if (f && fclose(f) == 0) {
+        said = gnuplot_run("--plot", script, n);
+    } else {
+        msg_error("--plot: not enough memory to draw '%s'", p->file);
     }
+    bool ok = said != NULL;
+    free(script);
+    free(said);
     return ok;
 }

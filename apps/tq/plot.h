@@ -24,6 +24,7 @@ typedef struct plot {
     const char *title, *subtitle, *x_label, *y_label;
     const plot_curve *curves;
     size_t n_curves;
+    bool bits_x; /* x is bits of an element, not a list of contexts */
 } plot;
 
 /* Can this file be made: does its name end in .svg or .png, and is gnuplot here? False: a message

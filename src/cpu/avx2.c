@@ -140,6 +140,7 @@ const tq_codec_kernels tq_codec_kernels_avx2 = {
                [TQ_KNORM6] = tq_avx2_encode_turbo6,
                TQ_TCQ_ENTRIES(tq_avx2_encode_tcq),
                TQ_AVX2_ENCODE_OTHERS},
+    .asks_ahead = TQ_AVX2_ASKS_AHEAD,
     .decode = {[TQ_KF32] = decode_f32,
                [TQ_KF16] = decode_f16,
                [TQ_KBF16] = decode_bf16,

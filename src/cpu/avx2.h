@@ -162,6 +162,15 @@ TQ_INLINE void tq_pack_group(uint8_t *p, __m256i bytes, int b)
     }
 }
 
+/* Ask for a row that is wanted soon: shares of these between other work, for all at once would fill
+ * the queue to memory and stop everything. */
+TQ_INLINE void tq_ask_for(const float *x, uint32_t dim)
+{
+#pragma GCC unroll 8
+    for (uint32_t i = 0; i < dim; i += 64 / sizeof *x)
+        _mm_prefetch((const char *)(x + i), _MM_HINT_T0);
+}
+
 /* ---- f16 ---- */
 
 /* Eight f32 to f16, every NaN to 0x7e00. */

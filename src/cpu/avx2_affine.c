@@ -149,6 +149,8 @@ TQ_INLINE void encode_affine(const tq_codec *c, tq_planes dst, const float *src,
 
     memset(f.to, 0, sizeof f.to);
     for (size_t row = 0; row < n; row++) {
+        if (row < dst.ahead)
+            tq_ask_for(src + (n + row) * src_stride, c->dim);
         for (uint32_t g = 0; g < c->n_groups; g++) {
             gr.x[held] = src + row * src_stride + (size_t)g * TQ_GROUP;
             gr.codes[held] = dst.codes + row * dst.codes_stride + (size_t)g * 4 * (size_t)b;

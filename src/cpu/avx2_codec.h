@@ -44,6 +44,16 @@ typedef void tq_norm_encode_by_fn(const tq_codec *c, tq_planes dst, const float 
                                   const void *state);
 tq_norm_encode_by_fn tq_avx2_encode_turbo4_by, tq_avx2_encode_turbo5_by, tq_avx2_encode_turbo6_by;
 
+/* tq_codec_kernels.asks_ahead: what avx2_norm.c encodes, and all AVX2 encoders that do. */
+#define TQ_NORM_ASKS_AHEAD                                                                         \
+    (UINT64_C(1) << TQ_KNORM2 | UINT64_C(1) << TQ_KNORM3 | UINT64_C(1) << TQ_KNORM4 |              \
+     UINT64_C(1) << TQ_KNORM5 | UINT64_C(1) << TQ_KNORM6 | UINT64_C(1) << TQ_KNORM8)
+#define TQ_AVX2_ASKS_AHEAD                                                                         \
+    (TQ_NORM_ASKS_AHEAD | UINT64_C(1) << TQ_KAFFINE2 | UINT64_C(1) << TQ_KAFFINE4 |                \
+     UINT64_C(1) << TQ_KAFFINE5 | UINT64_C(1) << TQ_KAFFINE8 | UINT64_C(1) << TQ_KLLOYD2 |         \
+     UINT64_C(1) << TQ_KLLOYD3 | UINT64_C(1) << TQ_KLLOYD4 | UINT64_C(1) << TQ_KLLOYD5 |           \
+     UINT64_C(1) << TQ_KLLOYD8)
+
 /* Entries of the formats that have no AVX-512 kernels, for both tables. Includer: cpu/scalar.h. */
 #define TQ_AVX2_ENCODE_OTHERS                                                                      \
     [TQ_KNORM8] = tq_avx2_encode_turbo8, TQ_MSE_ENTRIES(tq_scalar_encode_mse),                     \

@@ -431,6 +431,8 @@ TQ_INLINE void encode_rows(const encoder *e, tq_planes dst, const float *src, si
     for (size_t row = 0; row < n; row += rows_per_pass) {
         const size_t rows = n - row < rows_per_pass ? n - row : rows_per_pass;
         const float *x[PASS];
+        for (size_t i = row; i < row + rows && i < dst.ahead; i++)
+            tq_ask_for(src + (n + i) * src_stride, e->c->dim);
         for (size_t i = 0; i < PASS; i++)
             x[i] = i / n_groups < rows
                        ? src + (row + i / n_groups) * src_stride + i % n_groups * TQ_GROUP
@@ -457,6 +459,8 @@ TQ_INLINE void encode_any(const encoder *e, tq_planes dst, const float *src, siz
     memset(y, 0, sizeof y);
     for (size_t row = 0; row < n; row++) {
         int ok = 1;
+        if (row < dst.ahead)
+            tq_ask_for(src + (n + row) * src_stride, c->dim);
         memcpy(y, src + row * src_stride, c->dim * sizeof(float));
         tq_avx2_rotate(y, c->dim);
         for (size_t g = 0; ok && g < c->n_groups; g += PASS) {

@@ -402,9 +402,10 @@ static void rotate_tile(tile *t, const tq_codec *c, const float *src, size_t src
     }
 }
 
-/* other: a search to use instead, with its state. */
+/* other: a search to use instead, with its state. next: rows to ask for, `ahead` of them. */
 TQ_INLINE void encode_tile(tile *t, const tq_codec *c, const encoder *e, tq_planes dst, size_t n,
-                           tq_norm_search_fn *other, const void *state, const int b)
+                           const float *next, size_t stride, tq_norm_search_fn *other,
+                           const void *state, const int b)
 {
     int16_t p[ROOM];
     uint8_t code[2 * ROOM]; /* planes of the last runs are read past the row */
@@ -424,6 +425,8 @@ TQ_INLINE void encode_tile(tile *t, const tq_codec *c, const encoder *e, tq_plan
         const float *y = t->y + i * c->dim;
         uint8_t *codes = dst.codes + i * dst.codes_stride;
         int32_t dot;
+        if (i < dst.ahead)
+            tq_ask_for(next + i * stride, c->dim);
         if (t->kind[i] == TQ_ROW_IS_ZERO) {
             memset(codes, 0, c->code_bytes);
             t->dot[i] = INFINITY; /* the scale becomes 0 */
@@ -465,7 +468,9 @@ TQ_INLINE void encode_norm(const tq_codec *c, tq_planes dst, const float *src, s
     for (size_t row = 0; row < n; row += per_tile) {
         const size_t rows = n - row < per_tile ? n - row : per_tile;
         rotate_tile(&t, c, src + row * src_stride, src_stride, dst, rows);
-        encode_tile(&t, c, &e, dst, rows, other, state, b);
+        encode_tile(&t, c, &e, dst, rows, dst.ahead ? src + (row + n) * src_stride : NULL,
+                    src_stride, other, state, b);
+        dst.ahead -= dst.ahead < rows ? dst.ahead : rows;
         dst.codes += rows * dst.codes_stride;
         dst.scale += rows * dst.scale_stride;
         if (c->zero_bytes)

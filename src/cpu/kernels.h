@@ -28,6 +28,7 @@ typedef struct tq_planes {
     size_t codes_stride;
     size_t scale_stride;
     size_t zero_stride;
+    size_t ahead; /* encoders: rows of src behind the last that are wanted next; may be asked for */
 } tq_planes;
 
 typedef struct tq_const_planes {
@@ -113,6 +114,7 @@ enum {
 /* Codec entries: scalar.c, avx2.c ... */
 typedef struct tq_codec_kernels {
     tq_encode_fn *encode[TQ_N_KFMT];
+    uint64_t asks_ahead; /* bit i: encode[i] asks for the rows that follow, tq_planes.ahead */
     tq_decode_fn *decode[TQ_N_KFMT];
     /* Like decode, but rotated formats stay in the rotated domain (no inverse transform; an
      * offset that decode would add to each element, option mean, becomes its rotation). */

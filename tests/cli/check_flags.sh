@@ -35,6 +35,7 @@ check tq-eval.1.md OPTIONS eval
 check tq-tune.1.md OPTIONS tune
 check tq-bench.1.md 'ENGINE OPTIONS' bench engine
 check tq-bench.1.md 'ATTN OPTIONS' bench attn
+check tq-bench.1.md 'CACHE OPTIONS' bench cache
 check tq-bench.1.md 'CODEC OPTIONS' bench codec
 check tq-bench.1.md 'SNAPSHOT OPTIONS' bench snapshot
 check tq-snapshot.1.md 'INFO OPTIONS' snapshot info

@@ -106,15 +106,15 @@ static void test_sides(void **state)
     tqe_eval_free(e);
 }
 
-/* Of a pair of sides on one cache the exact one is what its scheme is alone, and the other tries
- * its steps without leaving a trace. */
+/* Of a pair of sides on one cache the exact one is what its scheme is alone, and the other
+ * attends to the same rows without leaving a trace. */
 static void test_exact(void **state)
 {
     (void)state;
     const char *const kv[] = {"turbo3", "affine4,attn=dequant"};
     const char *const alone[] = {"turbo3,attn=dequant", "affine4,attn=dequant"};
     static const char *const want[] = {
-        "f32", "f16", "turbo3", "turbo3,attn=dequant", "affine4", "affine4,attn=dequant"};
+        "f32", "f16", "turbo3,attn=dequant", "turbo3", "affine4,attn=dequant", "affine4"};
     tqe_eval_record rec[6];
     tqe_eval_record rec_alone[4];
     batch = TQE_EVAL_PACKED_BATCH;
@@ -129,16 +129,16 @@ static void test_exact(void **state)
         tqe_eval_side side;
         tqe_eval_get_side(e, k, &side);
         assert_string_equal(side.kv, want[k]);
-        assert_int_equal(side.exact, k == 2 ? 3 : k == 4 ? 5 : 0);
+        assert_int_equal(side.exact, k == 3 ? 2 : k == 5 ? 4 : 0);
     }
     assert_int_equal(tqe_eval_window(e, ids, rec, NULL, NULL, NULL), TQE_OK);
-    for (size_t k = 3; k < 6; k += 2) {
+    for (size_t k = 2; k < 6; k += 2) {
         assert_true(rec[k].kl_mean == rec_alone[k / 2 + 1].kl_mean);
         assert_true(rec[k].kl_from_exact == 0);
-        assert_true(rec[k - 1].kl_from_exact > 0 &&
-                    rec[k - 1].kl_from_exact < 0.05 * rec[k].kl_mean);
-        assert_true(fabs(rec[k - 1].kl_mean / rec[k].kl_mean - 1) < 0.2);
-        assert_int_equal(rec[k - 1].kv_bytes, rec[k].kv_bytes);
+        assert_true(rec[k + 1].kl_from_exact > 0 &&
+                    rec[k + 1].kl_from_exact < 0.01 * rec[k].kl_mean);
+        assert_true(fabs(rec[k + 1].kl_mean / rec[k].kl_mean - 1) < 0.1);
+        assert_int_equal(rec[k + 1].kv_bytes, rec[k].kv_bytes);
     }
     bool hits[6];
     assert_int_equal(tqe_eval_needle(e, ids, 20, 2, hits, NULL, NULL, NULL), TQE_ERR_ARG);

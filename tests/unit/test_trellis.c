@@ -67,7 +67,8 @@ static void check_decoders(const uint8_t *code, uint32_t n, uint32_t dim, uint32
     }
     for (size_t m = 0; m < masks_of(masks); m++) {
         assert_int_equal(tq_codec_init(&c, format_of(bits), dim, 0, masks[m]), TQ_OK);
-        const tq_planes p = {blocks, blocks + c.code_bytes, NULL, c.block_bytes, c.block_bytes, 0};
+        const tq_planes p = {blocks, blocks + c.code_bytes, NULL, c.block_bytes, c.block_bytes, 0,
+                             0};
         const tq_const_planes in = {.codes = p.codes,
                                     .scale = p.scale,
                                     .codes_stride = p.codes_stride,

@@ -3,12 +3,26 @@
 "$TQ" bench engine -m "$BUNDLED" -t 1 -p 16 -n 4 -r 2 --kv f16 --kv turbo:k8v3 --peer llama \
     --csv rows.csv >out 2>/dev/null
 echo "exit $?"
-tail -n +3 out | digits
-sed -E 's/"[^"]*",//; s/^"[^"]*","[^"]*","[^"]*",//; s/,-?[0-9.]+,"/,LOAD,"/; s/,[0-9]+\.[0-9]+,[0-9]+\.[0-9]+,/,TPS,TPS,/; s/[0-9]+$/SAME/' rows.csv
+tail -n +2 out | digits
+sed -E 's/^"[^"]*","[^"]*",//; s/,-?[0-9.]+,"/,LOAD,"/; s/,[0-9]+\.[0-9]+,[0-9]+\.[0-9]+,/,TPS,TPS,/; s/[0-9]+$/SAME/' rows.csv
 "$TQ" bench engine -m "$BUNDLED" -t 1 --ctx 8,24 -n 2 -r 1 2>/dev/null | tail -n +3 | digits
 # A row for each format, or the reason why there is none.
-"$TQ" bench codec -r 1 --isa scalar | tail -n +3 | sed -E 's/[0-9]+\.[0-9]+/N/g; s/ +/ /g'
-"$TQ" bench codec -r 1 --isa scalar --dim 88 | tail -n +6 | sed -E 's/[0-9]+\.[0-9]+/N/g; s/ +/ /g'
+"$TQ" bench codec -r 1 --isa scalar --csv codec.csv 2>/dev/null | tail -n +4 | sed -E 's/[0-9]+\.[0-9]+/N/g; s/ +/ /g'
+"$TQ" bench codec -r 1 --isa scalar --dim 88 2>/dev/null | tail -n +7 | sed -E 's/[0-9]+\.[0-9]+/N/g; s/ +/ /g'
+echo "$(grep -c scalar codec.csv) rows"; head -2 codec.csv | cut -d, -f5- | sed -E "s/[0-9]+\.[0-9]+/N/g"
+# The store: sizes are exact, times are anybody's guess.
+cache="--layers 2 --kv-heads 2 --n-kv 130 -r 2 --memory 1M"
+"$TQ" bench cache $cache --kv f16 --kv tcq4 --kv tcq3,tail=64 --csv cache.csv 2>/dev/null |
+    sed -n '2,8p' | sed -E 's/ +[0-9.]+ [KM]iB$/ RESIDENT/; s/ +/ /g'
+sed 's/3,tail/3 tail/' cache.csv | cut -d, -f5-13,17
+head -1 cache.csv | tr , '\n' | tail -8 | tr '\n' ' '
+echo
+sed 's/3,tail/3 tail/' cache.csv | awk -F, 'NR > 1 { for (i = 20; i <= 26; i++) if (!($i > 0)) print "no time:", $0 }'
+t bench cache --kv tcq4,kmean=f
+t bench cache --dk 88 --kv tcq4
+t bench cache --n-kv 63
+t bench cache --memory 1G --memory 2G
+t bench cache --csv none/cache.csv --n-kv 64 --layers 1 -r 1 --kv f16 2>&1 | grep error
 # Attention: every side is there, with its error; times are anybody's guess.
 attn="--n-kv 8,64 -r 2 --heads 6 --kv-heads 2 --dk 64 -t 1"
 fields() { sed -E 's/ +/ /g; s/[0-9]+\.[0-9]+e[-+][0-9]+/E/g; s/[0-9]+\.[0-9]+/N/g; s/[0-9]+%/P/g'; }
@@ -53,10 +67,20 @@ PATH=$PWD/bin "$TQ" bench attn --plot a.svg
 echo "exit $?"
 cat >bin/gnuplot <<'END'
 #!/bin/sh
-[ "${1:-}" = --version ] || cat >script
+cat >script
 END
 chmod +x bin/gnuplot
 PATH=$PWD/bin:$PATH "$TQ" bench attn $attn --kv f16 --kv turbo3 --peer f16 --plot "it's.png" >/dev/null 2>&1
 echo "exit $?"
 grep -E '^(set output|set xtics|plot|  )' script
 grep -c '^[0-9]' script
+PATH=$PWD/bin:$PATH "$TQ" bench cache $cache --kv f16 --kv tcq4 --plot c.svg >/dev/null 2>&1
+echo "exit $?"
+grep -E '^(set output|set xtics)' script
+PATH=$PWD/bin:$PATH "$TQ" bench codec -r 1 --isa scalar --plot d.svg >/dev/null 2>&1
+grep -E '^(set output|plot|  )' script | sed 's/ with.*//'
+PATH=$PWD/bin:$PATH "$TQ" bench engine -m "$BUNDLED" -t 1 --ctx 8,16 -n 2 -r 1 --plot e.svg >/dev/null 2>&1
+grep -E '^(set output|set xtics|plot|  )' script
+PATH=$PWD/bin:$PATH "$TQ" bench snapshot -m "$BUNDLED" -t 1 -p 8,16 -r 1 --plot s.svg --csv s.csv >/dev/null 2>&1
+grep -E '^(set output|set xtics|plot|  )' script | sed 's/ with.*//'
+cut -d, -f5-8 s.csv

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* eval_gnuplot.h — gnuplot as a program: a script goes in, an SVG element comes out. */
-#ifndef TQ_APP_EVAL_GNUPLOT_H
-#define TQ_APP_EVAL_GNUPLOT_H
+/* gnuplot.h — gnuplot as a program: a script goes in, a file or an SVG element comes out. */
+#ifndef TQ_APP_GNUPLOT_H
+#define TQ_APP_GNUPLOT_H
 
 #include <stdbool.h>
 #include <stddef.h>
+
+/* Run a script. What it writes to stdout, malloc'ed; NULL: a message that begins with `flag` was
+ * written. */
+char *gnuplot_run(const char *flag, const char *script, size_t n);
 
 /* Can gnuplot be run, and does it draw SVG? A message was written when not. */
 bool gnuplot_check(void);

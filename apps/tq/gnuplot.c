@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* eval_gnuplot.c — runs gnuplot and makes its output fit into a page.
+/* gnuplot.c — runs gnuplot, for every plot of the program, and makes its output fit into a page.
  *
  * Policy: no shell. The three streams of the child are temporary files, so neither side ever waits
  * for the other's pipe, and what it complains about can be quoted.
  */
 #define _POSIX_C_SOURCE 200809L
-#include "eval_gnuplot.h"
+#include "gnuplot.h"
 
 #include "out.h"
 
@@ -71,8 +71,7 @@ static const char *last_line(char *s)
     return start ? start + 1 : n ? s : "it gave no reason";
 }
 
-/* stdout of gnuplot, malloc'ed. */
-static char *run(const char *script, size_t n)
+char *gnuplot_run(const char *flag, const char *script, size_t n)
 {
     FILE *streams[3] = {temporary(script, n), tmpfile(), tmpfile()};
     char *out = NULL, *complaint = NULL;
@@ -84,9 +83,9 @@ static char *run(const char *script, size_t n)
         out = slurp(streams[1]);
         complaint = slurp(streams[2]);
         if (rc == ENOENT) {
-            msg_error("--html needs gnuplot, which is not installed (Debian: gnuplot-nox)");
+            msg_error("%s needs gnuplot, which is not installed (Debian: gnuplot-nox)", flag);
         } else if (rc || !WIFEXITED(status) || WEXITSTATUS(status) || !out) {
-            msg_error("--html: gnuplot failed: %s", rc ? strerror(rc) : last_line(complaint));
+            msg_error("%s: gnuplot failed: %s", flag, rc ? strerror(rc) : last_line(complaint));
         } else {
             free(complaint);
             complaint = NULL;
@@ -109,7 +108,7 @@ static char *run(const char *script, size_t n)
 bool gnuplot_check(void)
 {
     static const char script[] = "set terminal svg\nplot 0\n";
-    char *svg = run(script, sizeof script - 1);
+    char *svg = gnuplot_run("--html", script, sizeof script - 1);
     bool ok = svg && strstr(svg, "</svg>");
     if (svg && !ok) {
         msg_error("--html: this gnuplot draws no SVG");
@@ -151,7 +150,7 @@ static void drop(char *s, const char *open, const char *close)
 
 char *gnuplot_svg(const char *script, size_t n, const char *id, const char *description)
 {
-    char *raw = run(script, n), *text = NULL;
+    char *raw = gnuplot_run("--html", script, n), *text = NULL;
     char *svg = raw ? strstr(raw, "<svg") : NULL;
     size_t n_text = 0;
     FILE *f = svg ? open_memstream(&text, &n_text) : NULL;
