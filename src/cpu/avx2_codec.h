@@ -42,7 +42,7 @@ typedef int32_t tq_norm_search_fn(uint8_t *code, const int16_t *p, uint32_t dim,
 typedef void tq_norm_encode_by_fn(const tq_codec *c, tq_planes dst, const float *src,
                                   size_t src_stride, size_t n, tq_norm_search_fn *search,
                                   const void *state);
-tq_norm_encode_by_fn tq_avx2_encode_turbo4_by, tq_avx2_encode_turbo5_by, tq_avx2_encode_turbo6_by;
+tq_norm_encode_by_fn tq_avx2_encode_turbo5_by, tq_avx2_encode_turbo6_by;
 
 /* tq_codec_kernels.asks_ahead: what avx2_norm.c encodes, and all AVX2 encoders that do. */
 #define TQ_NORM_ASKS_AHEAD                                                                         \

@@ -664,6 +664,5 @@ NORM(8)
         encode_norm(c, dst, src, src_stride, n, search_row, state, b);                             \
     }
 
-NORM_BY(4)
 NORM_BY(5)
 NORM_BY(6)

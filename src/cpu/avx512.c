@@ -131,7 +131,7 @@ const tq_codec_kernels tq_codec_kernels_avx512 = {
                [TQ_KLLOYD8] = tq_avx512_encode_v8,
                [TQ_KNORM2] = tq_avx2_encode_turbo2,
                [TQ_KNORM3] = tq_avx2_encode_turbo3,
-               [TQ_KNORM4] = tq_avx512_encode_turbo4,
+               [TQ_KNORM4] = tq_avx2_encode_turbo4,
                [TQ_KNORM5] = tq_avx512_encode_turbo5,
                [TQ_KNORM6] = tq_avx512_encode_turbo6,
                TQ_TCQ_ENTRIES(tq_avx512_encode_tcq),

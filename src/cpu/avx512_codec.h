@@ -15,7 +15,7 @@ tq_decode_fn tq_avx512_decode_v2, tq_avx512_decode_v3, tq_avx512_decode_v4, tq_a
 tq_decode_fn tq_avx512_decode_rotated_v2, tq_avx512_decode_rotated_v3, tq_avx512_decode_rotated_v4,
     tq_avx512_decode_rotated_v5, tq_avx512_decode_rotated_v8;
 
-tq_encode_fn tq_avx512_encode_turbo4, tq_avx512_encode_turbo5, tq_avx512_encode_turbo6;
+tq_encode_fn tq_avx512_encode_turbo5, tq_avx512_encode_turbo6;
 tq_encode_fn tq_avx512_encode_tcq;
 
 void tq_avx512_rotate(float *x, uint32_t dim);

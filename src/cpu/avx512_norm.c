@@ -3,8 +3,9 @@
  *
  * Where AVX2 compares |p| with every boundary, here each of 32 coordinates walks down a binary tree
  * of them: the boundary to compare with next is picked by a permutation of a register that holds a
- * row of the tree. 31 boundaries take five steps. All else is AVX2's (avx2_norm.c), and so are 2
- * and 3 bits, whose one and three boundaries are compared with faster than a tree is walked.
+ * row of the tree. 31 boundaries take five steps. All else is AVX2's (avx2_norm.c), and so are 2 to
+ * 4 bits: one and three boundaries are compared with faster than a tree is walked, and so are
+ * cells.
  */
 #include "codebook.h"
 #include "cpu/avx2_codec.h"
@@ -140,6 +141,5 @@ TQ_INLINE int32_t search(uint8_t *code, const int16_t *p, uint32_t dim, const vo
         tq_avx2_encode_turbo##b##_by(c, dst, src, src_stride, n, search_##b, &s);                  \
     }
 
-NORM(4)
 NORM(5)
 NORM(6)
