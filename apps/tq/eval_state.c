@@ -114,13 +114,32 @@ static uint64_t needles_hash(const evaluation *e)
     return h;
 }
 
+/* "tq tcq4,layers=f 1f...": the name of a side, and what the files are that its scheme names. */
+static json_t *side_name(const char *kv, bool is_peer)
+{
+    tq_scheme s;
+    uint64_t h = TQE_HASH_INIT;
+    if (is_peer || tq_scheme_parse(&s, kv, NULL, 0) != TQ_OK || !(s.kmean[0] || s.layers[0])) {
+        return json_sprintf("%s %s", is_peer ? "llama" : "tq", kv);
+    }
+    const char *const files[] = {s.kmean, s.layers};
+    for (int i = 0; i < 2; i++) {
+        uint64_t file = 0; /* also for one that cannot be read: the session says why */
+        tqe_error err;
+        if (files[i][0] && tqe_file_fingerprint(files[i], &file, &err) != TQE_OK) {
+            file = 0;
+        }
+        h = tqe_hash(h, &file, sizeof file);
+    }
+    return json_sprintf("tq %s %016llx", kv, (unsigned long long)h);
+}
+
 /* All that must be equal for records to be of use. */
 static json_t *identity(const evaluation *e)
 {
     json_t *sides = json_array();
     for (size_t i = 0; i < e->n_sides; i++) {
-        json_array_append_new(
-            sides, json_sprintf("%s %s", e->sides[i].is_peer ? "llama" : "tq", e->sides[i].kv));
+        json_array_append_new(sides, side_name(e->sides[i].kv, e->sides[i].is_peer));
     }
     uint64_t text =
         tqe_hash(TQE_HASH_INIT, e->windows, e->n_windows * e->n_ctx * sizeof *e->windows);

@@ -11,9 +11,8 @@
  * The bytes of a quad are in the order of tokens 0, 2, 1, 3, so that what the mask leaves is two
  * neighbours; weights stay in the order in which they are packed.
  *
- * Weights of 8 bits would need half the multiplications. They cost a model several percent of its
- * divergence, for their rounding is multiplied by the values themselves, not by errors of values:
- * docs/numerics.md.
+ * Weights of 8 bits would need half the multiplications, and add more than 1 % to what the format
+ * costs a model; docs/numerics.md has the numbers.
  */
 #include "cpu/avx2_attn.h"
 
@@ -406,9 +405,10 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
 }
 
 /* Centroids (format.md 7.4) as bytes: the integers and unit whose rounding has the least square on
- * normal values, 1.5e-5, 5e-5 and 1.8e-3 of the square of the format's own error. What is left of
- * its mean is added apart, for in a sum over many tokens a mean is all that stays. Codes of fewer
- * bits repeat. */
+ * normal values, 1.5e-5, 5e-5 and 1.8e-3 of the square of the format's own error. Least squares
+ * also keep the gain: centroids are a few percent shorter than the values that they stand for, and
+ * a sum over many tokens that is shorter still is what a model feels most. What is left of the mean
+ * is added apart. Codes of fewer bits repeat. */
 static const uint8_t book_v2[16] = {3, 90, 165, 253, 3, 90, 165, 253,
                                     3, 90, 165, 253, 3, 90, 165, 253};
 static const uint8_t book_v3[16] = {14, 57, 88, 115, 141, 168, 199, 242,

@@ -118,6 +118,13 @@ bad_state '{}'
 "$TQ" eval -m tiny.gguf --no-bos -f harbour.txt -c 64 --from 9 --kv tcq3 --kv turbo:k8v3 -t 1 -w 2 \
     --resume s.state >/dev/null
 "$TQ" eval $small -w 2 --batch 8 --resume s.state >/dev/null
+# A file that the scheme names has other contents now.
+mixed="-m tiny.gguf --no-bos -f harbour.txt -c 64 --kv tcq3,layers=mixed -t 1 -w 1"
+printf 'turboquant-layers 1\n0 turbo8\n' >mixed
+"$TQ" eval $mixed --resume m.state >/dev/null && "$TQ" eval $mixed --resume m.state >/dev/null
+echo "exit $?"
+printf 'turboquant-layers 1\n0 turbo6\n' >mixed
+"$TQ" eval $mixed --resume m.state >/dev/null
 cat >spoil.py <<'END'
 import json, sys
 def spoil(change):

@@ -95,6 +95,6 @@ t run -m "$BUNDLED" --kv turbo4,kmean=means -p a -n 1 | sed "s|$BUNDLED|MODEL|"
 # Restoring against computing, the disk beside it.
 "$TQ" bench snapshot -m "$BUNDLED" -t 1 -p 500 -r 3 2>/dev/null >bench.txt
 echo "exit $?"
-digits <bench.txt
+sed 1,2d bench.txt | digits # the machine is anyone's
 sed -nE 's/.* times faster, ([0-9]+) times from memory$/\1/p' bench.txt | awk '{ print ($1 >= 20) }'
 ls tq-bench.* 2>/dev/null | wc -l
