@@ -190,6 +190,55 @@ static void affine_lloyd_is_as_specified(void **state)
     }
 }
 
+/* PITFALL 3: an f16 scale of an 8-bit step underflows long before the elements do. The table of
+ * tiny rows in docs/numerics.md: affine formats lose their steps, formats whose scale is as large
+ * as the elements keep them; nothing is ever NaN or larger than a few times the row. */
+static void tiny_rows_are_as_documented(void **state)
+{
+    static const double sizes[] = {1e-3, 1e-4, 1e-5, 1e-6};
+    static const struct {
+        tq_format format;
+        double mse[4];
+    } expected[] = {
+        {TQ_FMT_F16, {4.34e-08, 5.46e-08, 2.96e-06, 0.000296}},
+        {TQ_FMT_BF16, {2.78e-06, 2.73e-06, 2.74e-06, 2.76e-06}},
+        {TQ_FMT_AFFINE_K2, {0.165, 0.165, 0.165, 0.166}},
+        {TQ_FMT_AFFINE_K4, {0.00653, 0.00653, 0.00659, 0.0114}},
+        {TQ_FMT_AFFINE_K5, {0.00153, 0.00153, 0.00175, 0.0207}},
+        {TQ_FMT_AFFINE_K8, {2.44e-05, 0.000178, 0.0135, 1}},
+        {TQ_FMT_UNIFORM4, {0.00802, 0.00802, 0.00804, 0.00878}},
+        {TQ_FMT_UNIFORM8, {2.81e-05, 4.39e-05, 0.002, 6.65}},
+        {TQ_FMT_LLOYD_V3, {0.0328, 0.0328, 0.0328, 0.0331}},
+        {TQ_FMT_NORM4, {0.00838, 0.00838, 0.00838, 0.00869}},
+        {TQ_FMT_NORM8, {4.18e-05, 4.18e-05, 4.77e-05, 0.000643}},
+    };
+
+    (void)state;
+    for (size_t f = 0; f < COUNT(expected); f++)
+        for (size_t i = 0; i < COUNT(sizes); i++) {
+            static float x[BATCH * DIM], y[BATCH * DIM];
+            static uint8_t blocks[BATCH * DIM * 4];
+            double err = 0, energy = 0;
+            uint64_t seed = 78;
+            tq_codec c;
+            assert_int_equal(tq_codec_init(&c, expected[f].format, DIM, 0, TQ_ISA_ALL), TQ_OK);
+            for (int round = 0; round < 20; round++) {
+                for (size_t j = 0; j < COUNT(x); j++)
+                    x[j] = (float)(test_normal(&seed) * sizes[i]);
+                assert_int_equal(tq_codec_encode(&c, blocks, sizeof blocks, x, DIM, BATCH, NULL),
+                                 TQ_OK);
+                assert_int_equal(tq_codec_decode(&c, y, DIM, blocks, sizeof blocks, BATCH), TQ_OK);
+                for (size_t j = 0; j < COUNT(x); j++) {
+                    err += ((double)x[j] - (double)y[j]) * ((double)x[j] - (double)y[j]);
+                    energy += (double)x[j] * (double)x[j];
+                }
+            }
+            if (!(fabs(err / energy / expected[f].mse[i] - 1) < 0.02))
+                fail_msg("format %d at %g: relative MSE %.4g, not %g", (int)expected[f].format,
+                         sizes[i], err / energy, expected[f].mse[i]);
+        }
+}
+
 /* E<q, k^> / <q, k> is 1 to 0.2 % over 1e5 pairs, for every format that a scheme offers for keys;
  * with three standard errors of room, so that it is shown and not only hoped. */
 static void dot_products_are_unbiased(void **state)
@@ -275,6 +324,7 @@ int main(void)
         cmocka_unit_test(search_is_as_documented),
         cmocka_unit_test(mse_is_lloyd_max),
         cmocka_unit_test(affine_lloyd_is_as_specified),
+        cmocka_unit_test(tiny_rows_are_as_documented),
         cmocka_unit_test(dot_products_are_unbiased),
         cmocka_unit_test(cosines_are_high),
         cmocka_unit_test(unit_vectors_keep_their_direction),
