@@ -166,16 +166,19 @@ static void survives_a_failing_allocator(void **state)
     tq_cache_destroy(NULL);
 }
 
-/* PITFALLS 24 and 26: layers of different geometry and scheme; bytes equal the formula. */
+/* PITFALLS 11, 24 and 26: layers of different geometry and scheme; bytes equal the formula. */
 static void layers_differ_and_bytes_equal_the_formula(void **state)
 {
     (void)state;
     uint64_t seed = 5;
-    const tq_layer layers[] = {make_layer("turbo:k8v3", 8, 256, 256),
-                               make_layer("turbo:k4v2", 2, 512, 512),
-                               make_layer("f32", 3, 576, 512), make_layer("bf16", 1, 40, 16),
-                               make_layer("turbo:k2v8", 1, 64, 128)};
-    enum { N_LAYERS = 5, N = 70 };
+    const tq_layer layers[] = {
+        make_layer("turbo:k8v3", 8, 256, 256), make_layer("turbo:k4v2", 2, 512, 512),
+        make_layer("f32", 3, 576, 512),        make_layer("bf16", 1, 40, 16),
+        make_layer("turbo:k2v8", 1, 64, 128),  make_layer("turbo3v6,mean", 2, 80, 96),
+        make_layer("turbo0v4", 1, 64, 64),     make_layer("tcq3v2", 2, 192, 128),
+        make_layer("affine8g128", 1, 80, 200), make_layer("mse1", 1, 64, 64),
+        make_layer("prod1", 2, 128, 64)};
+    enum { N_LAYERS = sizeof layers / sizeof layers[0], N = 70 };
     tq_cache *c = make_cache(layers, N_LAYERS, 2, 1);
     uint32_t seq;
     assert_int_equal(tq_cache_seq_open(c, &seq), TQ_OK);

@@ -64,11 +64,14 @@ static void *write_part(void *arg)
     return NULL;
 }
 
-/* Any split of the rows into parts, on any thread, token by token or in bulk: equal bytes. */
+/* PITFALL 8: any split of the rows into parts, on any thread, token by token or in bulk: equal
+ * bytes. */
 static void bytes_do_not_depend_on_the_split(void **state)
 {
     (void)state;
-    static const char *schemes[] = {"f16", "bf16", "turbo:k8v3", "turbo:k5v5", "turbo:k2v2"};
+    static const char *schemes[] = {"f16",         "bf16",       "turbo:k8v3",
+                                    "turbo:k5v5",  "turbo:k2v2", "turbo4v3",
+                                    "tcq3v5,mean", "affine4g32", "prod2"};
     enum { N = 83, HEADS = 3, D = 64, STRIDE = HEADS * D + 5 };
     for (size_t s = 0; s < sizeof schemes / sizeof schemes[0]; s++) {
         uint64_t seed = 2;

@@ -36,6 +36,7 @@ static void check_signs(char *at)
     }
 }
 
+/* PITFALL 4. */
 static void tables_are_pinned(void **state)
 {
     FILE *f = fopen(TQ_TEST_DIR "/golden/affine-lloyd/tables.txt", "r");
@@ -79,6 +80,7 @@ static double hadamard_entry(uint32_t row, uint32_t col)
     return parity ? -1.0 : 1.0;
 }
 
+/* PITFALL 13. */
 static void rotation_is_the_matrix(void **state)
 {
     (void)state;
@@ -143,7 +145,8 @@ static void measure(const tq_codec *c, uint32_t n_rows, double *mse, double *nor
     *norm_ratio = ratio / n_rows;
 }
 
-/* A wrong constant (1/sqrt(2d), a scaled table) changes the norm long before it changes ranks. */
+/* PITFALL 5: a wrong constant (1/sqrt(2d), a scaled table) changes the norm long before it changes
+ * ranks. */
 static void norms_are_kept(void **state)
 {
     (void)state;
@@ -165,7 +168,8 @@ static void norms_are_kept(void **state)
     }
 }
 
-/* No element is dropped, doubled or moved: a lone large element comes back where it was. */
+/* PITFALL 7: no element is dropped, doubled or moved: a lone large element comes back where it was.
+ */
 static void every_element_takes_part(void **state)
 {
     (void)state;
@@ -194,6 +198,7 @@ static void every_element_takes_part(void **state)
 
 /* ---- Rows do not know each other ---- */
 
+/* PITFALL 8. */
 static void single_equals_bulk(void **state)
 {
     enum { N = 17 };

@@ -19,6 +19,7 @@ static void round_trip(const tq_codec *c, float *y, const float *x, uint8_t *blo
     assert_int_equal(tq_codec_decode(c, y, c->dim, block, 4096, 1), TQ_OK);
 }
 
+/* PITFALL 1. */
 static void constant_key_groups(void **state)
 {
     static const float constants[] = {1.0f,     100.0f,   0.5f,     -3.25f,    1e-3f,   -5e-4f,
@@ -124,6 +125,42 @@ static void guard_acts_where_it_says(void **state)
     }
 }
 
+/* PITFALLS 1 and 3 in every format that a scheme uses: rows of one number, and rows of a norm of
+ * 1e5, are finite and about as long as they were. */
+static void constant_and_huge_rows(void **state)
+{
+    static const float constants[] = {1.0f, 100.0f, -0.01f, 65504.0f};
+    uint64_t seed = 11;
+    static float x[128], y[128];
+    static uint8_t block[4096];
+
+    (void)state;
+    for (size_t f = 0; f < N_CASE_FORMATS; f++)
+        for (size_t m = 0; m < 2; m++)
+            for (size_t k = 0; k <= sizeof(constants) / sizeof(constants[0]); k++) {
+                tq_codec c;
+                double xx = 0, yy = 0;
+                const int huge = k == sizeof(constants) / sizeof(constants[0]);
+                assert_int_equal(tq_codec_init(&c, case_formats[f].format, 128, 0, isa_masks[m]),
+                                 TQ_OK);
+                for (int i = 0; i < 128; i++)
+                    x[i] = huge ? (float)(test_normal(&seed) * 1e5 / sqrt(128.0)) : constants[k];
+                round_trip(&c, y, x, block);
+                for (int i = 0; i < 128; i++) {
+                    if (!isfinite(y[i]))
+                        fail_msg("format %d, row %zu: element %d is %g", (int)c.format, k, i,
+                                 (double)y[i]);
+                    xx += (double)x[i] * (double)x[i];
+                    yy += (double)y[i] * (double)y[i];
+                }
+                /* prod adds noise as large as the row; a constant meets few levels of a codebook */
+                const double low = 0.6, high = case_formats[f].kind == CASE_PROD ? 2.5 : 1.4;
+                if (sqrt(yy / xx) < low || sqrt(yy / xx) > high)
+                    fail_msg("format %d, row %zu: norm ratio %g", (int)c.format, k, sqrt(yy / xx));
+            }
+}
+
+/* PITFALL 2. */
 static void zero_rows_are_exact(void **state)
 {
     static float x[1024], y[1024];
@@ -213,7 +250,7 @@ static void keys_stay_near(void **state)
     }
 }
 
-/* Beyond the reach values saturate on their own side. */
+/* PITFALL 3: beyond the reach values saturate on their own side. */
 static void huge_keys_saturate(void **state)
 {
     static const float huge[] = {1e6f, 1e9f, 1e20f, 3e38f};
@@ -371,6 +408,7 @@ int main(void)
         cmocka_unit_test(constant_key_groups),
         cmocka_unit_test(strict_mode_is_bare),
         cmocka_unit_test(guard_acts_where_it_says),
+        cmocka_unit_test(constant_and_huge_rows),
         cmocka_unit_test(zero_rows_are_exact),
         cmocka_unit_test(keys_stay_near),
         cmocka_unit_test(huge_keys_saturate),

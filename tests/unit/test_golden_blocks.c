@@ -230,6 +230,7 @@ static void damaged_files(void **state)
     closedir(dir);
 }
 
+/* PITFALLS 9 and 13: one set of files for all ISAs, written by another program. */
 static void golden_blocks(void **state)
 {
     unsigned n_files = 0;

@@ -210,6 +210,7 @@ static void accepted_strings(void **state)
     }
 }
 
+/* PITFALL 14. */
 static void refused_strings(void **state)
 {
     (void)state;
@@ -228,7 +229,7 @@ static void refused_strings(void **state)
     }
 }
 
-/* Every K and V, accepted or refused as the sets say. */
+/* PITFALL 10: every K and V, accepted or refused as the sets say. */
 static void full_matrix(void **state)
 {
     (void)state;
@@ -269,7 +270,7 @@ static void full_matrix(void **state)
     }
 }
 
-/* The table of the format description. */
+/* PITFALL 11: the table of the format description. */
 static void bytes_of_known_schemes(void **state)
 {
     static const struct {
