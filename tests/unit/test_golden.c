@@ -10,7 +10,7 @@
 #include <dirent.h>
 #include <math.h>
 
-static const uint32_t isa_masks[] = {TQ_ISA_SCALAR, TQ_ISA_ALL};
+static const uint32_t isa_masks[] = {TQ_ISA_SCALAR, TQ_ISA_AVX2, TQ_ISA_ALL};
 
 /* +0 == -0, and all NaN are one. */
 static int same_f32(float a, float b)

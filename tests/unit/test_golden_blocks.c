@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* test_golden_blocks.c — the formats of our own, the baselines and the fork's blocks against golden
- * files: tests/golden/blocks-v1 (made by the executable specification) and
- * tests/golden/norm-codebook (made by the fork). Every file, every ISA of this machine, in bulk
- * and one row at a time, encode and decode, with hostile blocks. */
+/* test_golden_blocks.c — every format's blocks against golden files: tests/golden/blocks-v1 (made
+ * by the executable specification) and tests/golden/norm-codebook (made by the fork). Every file,
+ * every ISA of this machine, in bulk and one row at a time, encode and decode, with hostile blocks;
+ * and damaged files, which the reader refuses by name. */
+#include "block_file.h"
 #include "support.h"
 
 #include "cpu/scalar_rotated.h"
 
 #include <dirent.h>
 
-static const uint32_t isa_masks[] = {TQ_ISA_SCALAR, TQ_ISA_ALL};
+static const uint32_t isa_masks[] = {TQ_ISA_SCALAR, TQ_ISA_AVX2, TQ_ISA_ALL};
 
 #define COUNT(a) (sizeof(a) / sizeof((a)[0]))
 
@@ -59,13 +60,6 @@ static void same_rows(const char *name, const float *got, const uint8_t *want, s
     test_free(w);
 }
 
-static uint32_t effort_flag(uint32_t effort, tq_format format)
-{
-    if (format < TQ_FMT_NORM2 || format > TQ_FMT_TCQ6)
-        return 0;
-    return effort == 1 ? TQ_CODEC_EFFORT_1 : effort == 3 ? TQ_CODEC_EFFORT_3 : TQ_CODEC_EFFORT_12;
-}
-
 static void check_encode(const char *name, const tq_codec *c, const float *rows, uint32_t n,
                          const uint8_t *want)
 {
@@ -105,37 +99,135 @@ static void check_decode(const char *name, const tq_codec *c, const uint8_t *blo
 static void check_file(const char *name, uint32_t isa_mask)
 {
     bytes f = read_file("blocks-v1", name);
+    block_file b;
     char rows_name[32];
 
-    assert_true(f.n >= 64 && memcmp(f.p, "TQGB", 4) == 0);
-    assert_int_equal(word(f.p + 4), TQ_FORMAT_VERSION);
-    const tq_format format = (tq_format)word(f.p + 8);
-    const uint32_t dim = word(f.p + 12), n = word(f.p + 16), block = word(f.p + 20);
-    const uint32_t n_efforts = word(f.p + 24), hostile = word(f.p + 40);
-    const uint32_t mean = word(f.p + 44) ? TQ_CODEC_MEAN : 0;
-    snprintf(rows_name, sizeof rows_name, "rows_d%u.bin", dim);
+    const char *wrong = block_file_parse(&b, f.p, f.n);
+    if (wrong)
+        fail_msg("%s: %s", name, wrong);
+    snprintf(rows_name, sizeof rows_name, "rows_d%u.bin", b.dim);
     bytes rows = read_file("blocks-v1", rows_name);
-    assert_int_equal(rows.n, (size_t)n * dim * sizeof(float));
-    float *x = floats(rows.p, (size_t)n * dim);
+    assert_true(rows.n >= (size_t)b.n_rows * b.dim * sizeof(float));
+    float *x = floats(rows.p, (size_t)b.n_rows * b.dim);
 
-    const uint8_t *p = f.p + 64;
     tq_codec c;
-    for (uint32_t e = 0; e < n_efforts; e++) {
-        const uint32_t flags = mean | effort_flag(word(f.p + 28 + 4 * e), format);
-        tq_status st = tq_codec_init(&c, format, dim, flags, isa_mask);
-        if (st != TQ_OK)
-            fail_msg("%s: tq_codec_init gives %s", name, tq_status_name(st));
-        assert_int_equal(c.block_bytes, block);
-        check_encode(name, &c, x, n, p + (size_t)e * n * block);
+    for (uint32_t e = 0; e < b.n_efforts; e++) {
+        assert_int_equal(tq_codec_init(&c, b.format, b.dim, b.codec_flags[e], isa_mask), TQ_OK);
+        check_encode(name, &c, x, b.n_rows, b.blocks + (size_t)e * b.n_rows * b.block_bytes);
     }
-    const uint8_t *decoded = p + (size_t)n_efforts * n * block;
-    check_decode(name, &c, p, n, decoded);
-    p = decoded + (size_t)n * dim * sizeof(float);
-    check_decode(name, &c, p, hostile, p + (size_t)hostile * block);
-    assert_int_equal((size_t)(p - f.p) + (size_t)hostile * (block + dim * sizeof(float)), f.n);
+    check_decode(name, &c, b.blocks, b.n_rows, b.decoded);
+    check_decode(name, &c, b.hostile, b.n_hostile, b.hostile_decoded);
     test_free(x);
     test_free(rows.p);
     test_free(f.p);
+}
+
+/* What a folder of goldens must hold: good blocks of every format, and hostile ones. */
+static const tq_format all_formats[] = {
+    TQ_FMT_F32,       TQ_FMT_F16,       TQ_FMT_BF16,     TQ_FMT_AFFINE_K2, TQ_FMT_AFFINE_K4,
+    TQ_FMT_AFFINE_K5, TQ_FMT_AFFINE_K8, TQ_FMT_LLOYD_V2, TQ_FMT_LLOYD_V3,  TQ_FMT_LLOYD_V4,
+    TQ_FMT_LLOYD_V5,  TQ_FMT_LLOYD_V8,  TQ_FMT_NORM2,    TQ_FMT_NORM3,     TQ_FMT_NORM4,
+    TQ_FMT_NORM5,     TQ_FMT_NORM6,     TQ_FMT_NORM8,    TQ_FMT_TCQ2,      TQ_FMT_TCQ3,
+    TQ_FMT_TCQ4,      TQ_FMT_TCQ5,      TQ_FMT_TCQ6,     TQ_FMT_UNIFORM4,  TQ_FMT_UNIFORM8,
+    TQ_FMT_MSE1,      TQ_FMT_MSE2,      TQ_FMT_MSE3,     TQ_FMT_MSE4,      TQ_FMT_PROD1,
+    TQ_FMT_PROD2,     TQ_FMT_PROD3,     TQ_FMT_PROD4,    TQ_FMT_FORK2,     TQ_FMT_FORK3,
+    TQ_FMT_FORK4,
+};
+
+static int is_blocks(const char *name)
+{
+    size_t len = strlen(name);
+    return len > 4 && strcmp(name + len - 4, ".bin") == 0 && strncmp(name, "rows_", 5) != 0 &&
+           strncmp(name, "rotated_", 8) != 0;
+}
+
+static void every_format_has_goldens(void **state)
+{
+    uint32_t good[128] = {0}, hostile[128] = {0};
+    uint32_t groups[3] = {0}; /* of uniform formats: 64, 32, 128 */
+    DIR *dir = opendir(TQ_TEST_DIR "/golden/blocks-v1");
+
+    (void)state;
+    assert_non_null(dir);
+    for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
+        if (!is_blocks(e->d_name))
+            continue;
+        bytes f = read_file("blocks-v1", e->d_name);
+        block_file b;
+        if (block_file_parse(&b, f.p, f.n))
+            fail_msg("%s: %s", e->d_name, block_file_parse(&b, f.p, f.n));
+        good[b.format] += b.n_rows;
+        hostile[b.format] += b.n_hostile;
+        if (b.format == TQ_FMT_UNIFORM4 || b.format == TQ_FMT_UNIFORM8)
+            groups[b.codec_flags[0] == 0                   ? 0
+                   : b.codec_flags[0] == TQ_CODEC_GROUP_32 ? 1
+                                                           : 2] |= 1u << (b.format - 70);
+        test_free(f.p);
+    }
+    closedir(dir);
+    for (size_t i = 0; i < COUNT(all_formats); i++)
+        if (good[all_formats[i]] < 12 || hostile[all_formats[i]] < 9)
+            fail_msg("format %d: %u good and %u hostile blocks", (int)all_formats[i],
+                     good[all_formats[i]], hostile[all_formats[i]]);
+    for (size_t i = 0; i < COUNT(groups); i++)
+        assert_int_equal(groups[i], 1u << 4 | 1u << 8);
+    /* The list above is the library's: no other number makes a codec. */
+    for (int n = 0; n < 128; n++) {
+        tq_codec c;
+        int listed = 0;
+        for (size_t i = 0; i < COUNT(all_formats); i++)
+            listed |= (int)all_formats[i] == n;
+        assert_int_equal(tq_codec_init(&c, (tq_format)n, 128, 0, TQ_ISA_SCALAR) == TQ_OK, listed);
+    }
+}
+
+/* Committed damage, each refused by the name of its field; and every file cut short or too long. */
+static void damaged_files(void **state)
+{
+    static const struct {
+        const char *file;
+        const char *why;
+    } cases[] = {
+        {"blocks_magic.bin", "magic"},         {"blocks_version.bin", "version"},
+        {"blocks_format.bin", "format"},       {"blocks_dim.bin", "dimension"},
+        {"blocks_bytes.bin", "block bytes"},   {"blocks_effort.bin", "effort is none"},
+        {"blocks_group.bin", "group is none"}, {"blocks_truncated.bin", "size"},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        bytes f = read_file("corrupt", cases[i].file);
+        block_file b;
+        const char *wrong = block_file_parse(&b, f.p, f.n);
+        if (!wrong || !strstr(wrong, cases[i].why))
+            fail_msg("%s: \"%s\" does not name \"%s\"", cases[i].file, wrong ? wrong : "accepted",
+                     cases[i].why);
+        test_free(f.p);
+    }
+    DIR *dir = opendir(TQ_TEST_DIR "/golden/blocks-v1");
+    assert_non_null(dir);
+    for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
+        if (!is_blocks(e->d_name))
+            continue;
+        bytes f = read_file("blocks-v1", e->d_name);
+        block_file b;
+        assert_null(block_file_parse(&b, f.p, f.n));
+        for (size_t n = 0; n < f.n; n += n < 64 ? 1 : f.n / 61 + 1)
+            if (!block_file_parse(&b, f.p, n))
+                fail_msg("%s is accepted with %zu of %zu bytes", e->d_name, n, f.n);
+        assert_non_null(block_file_parse(&b, f.p, f.n - 1));
+        /* Every bit of the header says something: a changed one is refused, or describes another
+         * file of the same size, which then has other formats or options. */
+        for (size_t bit = 0; bit < 64 * 8; bit++) {
+            block_file good, bad;
+            assert_null(block_file_parse(&good, f.p, f.n));
+            f.p[bit / 8] ^= (uint8_t)(1u << bit % 8);
+            if (!block_file_parse(&bad, f.p, f.n) && memcmp(&good, &bad, sizeof good) == 0)
+                fail_msg("%s: bit %zu of the header means nothing", e->d_name, bit);
+            f.p[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        }
+        test_free(f.p);
+    }
+    closedir(dir);
 }
 
 static void golden_blocks(void **state)
@@ -146,9 +238,7 @@ static void golden_blocks(void **state)
     (void)state;
     assert_non_null(dir);
     for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
-        size_t len = strlen(e->d_name);
-        if (len < 4 || strcmp(e->d_name + len - 4, ".bin") != 0 ||
-            strncmp(e->d_name, "rows_", 5) == 0 || strncmp(e->d_name, "rotated_", 8) == 0)
+        if (!is_blocks(e->d_name))
             continue;
         for (size_t i = 0; i < COUNT(isa_masks); i++)
             check_file(e->d_name, isa_masks[i]);
@@ -156,15 +246,16 @@ static void golden_blocks(void **state)
     }
     closedir(dir);
     print_message("%u golden files\n", n_files);
-    /* 6 + 5 formats at 8 dimensions, and with a mean at 2; 2 + 4 + 4 at 2, and 4 + 5 (test_golden.c
-     * has their others). */
-    assert_int_equal(n_files, 11 * 8 + 11 * 2 + 10 * 2 + 9 * 2);
+    /* 6 + 5 formats at 8 dimensions, and with a mean at 2; raw and for research, 3 + 2 + 4 + 4 at
+     * 3, groups of 32 and 128 at 2; the fork's 3 at 2; and 4 + 5 (test_golden.c has their others).
+     */
+    assert_int_equal(n_files, 11 * 8 + 11 * 2 + 13 * 3 + 4 * 2 + 3 * 2 + 9 * 2);
 }
 
 /* The floating-point part of the encoder by itself: rotated rows and their norms. */
 static void rotated_rows(void **state)
 {
-    static const uint32_t dims[] = {64, 80, 96, 128, 192, 256, 512, 576};
+    static const uint32_t dims[] = {64, 80, 96, 128, 192, 256, 384, 512, 576};
 
     (void)state;
     for (size_t d = 0; d < COUNT(dims); d++) {
@@ -268,10 +359,9 @@ static void fork_multiblock(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_blocks),
-        cmocka_unit_test(rotated_rows),
-        cmocka_unit_test(fork_goldens),
-        cmocka_unit_test(fork_multiblock),
+        cmocka_unit_test(golden_blocks), cmocka_unit_test(every_format_has_goldens),
+        cmocka_unit_test(damaged_files), cmocka_unit_test(rotated_rows),
+        cmocka_unit_test(fork_goldens),  cmocka_unit_test(fork_multiblock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

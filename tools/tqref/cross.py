@@ -5,9 +5,8 @@ import random
 import struct
 import subprocess
 from . import affine_lloyd as al
-from . import baseline, fork1, golden_blocks, norm_codebook, trellis
-from .num import (bf16_sat_bits, bf16_value, f16_sat_bits, f16_value, f32, f32_bytes,
-                  f32_from_bits, f32_list, f32v)
+from . import baseline, fork1, golden_blocks, norm_codebook, raw, trellis
+from .num import f32_bytes, f32_from_bits, f32_list, f32v
 
 STRICT, FORK = 1, 100
 MEAN, EFFORT = 2, {1: 4, 3: 8, 12: 12}
@@ -72,20 +71,6 @@ def rows(rng, dim):
     return [f32v(r) for r in out]
 
 
-def _raw_block(row, kind):
-    if kind == 0:
-        return f32_bytes(row)
-    f = f16_sat_bits if kind == 1 else bf16_sat_bits
-    return struct.pack("<%dH" % len(row), *[f(v) for v in row])
-
-
-def _raw_decode(block, kind):
-    if kind == 0:
-        return f32_list(block)
-    f = f16_value if kind == 1 else bf16_value
-    return [f(w) for w in struct.unpack("<%dH" % (len(block) // 2), block)]
-
-
 KEY_DIMS = al.DIMS + (16, 88, 192)
 VALUE_DIMS = al.DIMS + (16, 80, 192)
 
@@ -93,8 +78,8 @@ VALUE_DIMS = al.DIMS + (16, 80, 192)
 def cases():
     """(format id, dims, flags, encode(row), decode(block, dim))"""
     for kind in (0, 1, 2):
-        yield (kind, (16, 24, 80, 128), 0, lambda r, k=kind: _raw_block(r, k),
-               lambda b, d, k=kind: _raw_decode(b, k))
+        yield (kind, (16, 24, 80, 128), 0, lambda r, k=kind: raw.encode(r, k),
+               lambda b, d, k=kind: raw.decode(b, k))
     for flags in (STRICT, 0):
         for i, bits in enumerate(al.KEY_BITS):
             yield (10 + i, KEY_DIMS, flags,

@@ -91,6 +91,16 @@ def decode(block, bits):
     return f32v(v * f32(0.08838834764831845) * s for v, s in zip(y, _signs(S1)))
 
 
+def encode_row(x, bits):
+    """A row of several blocks."""
+    return b"".join(encode(x[i:i + BLOCK], bits) for i in range(0, len(x), BLOCK))
+
+
+def decode_row(block, bits):
+    return [v for i in range(0, len(block), BYTES[bits])
+            for v in decode(block[i:i + BYTES[bits]], bits)]
+
+
 def check(root):
     """Goldens of root/norm-codebook: every byte of 121 rows and of the multi-block file."""
     import os
@@ -130,8 +140,7 @@ def check(root):
             at += 4 + 4 * dim
             for bits in (2, 3, 4):
                 n = BYTES[bits] * dim // BLOCK
-                mine = b"".join(encode(x[i:i + BLOCK], bits) for i in range(0, dim, BLOCK))
-                if mine != b[at:at + n]:
+                if encode_row(x, bits) != b[at:at + n]:
                     fails.append("fork1 multi-block item %d, %d bits" % (item, bits))
                 at += n + 4 * dim
     return files, fails

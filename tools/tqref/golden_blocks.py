@@ -1,28 +1,45 @@
 # SPDX-License-Identifier: MIT
-"""Goldens of chapters 8 to 11: tests/golden/blocks-v1 (its README describes the files).
+"""Goldens of chapters 4 and 6 to 12: tests/golden/blocks-v1 (its README describes the files).
 
 make() writes them; check() recomputes every byte. The library's tests read the same files."""
 import os
 import random
 import struct
-from . import affine_lloyd, baseline, norm_codebook, trellis
+from . import affine_lloyd, baseline, fork1, norm_codebook, raw, trellis
 from .num import f32_bytes, f32_list, f32v
 from .rotate import hadamard, signs
 
 MAGIC, VERSION = b"TQGB", 1
-DIMS = (64, 80, 96, 128, 192, 256, 512, 576)
+DIMS = (64, 80, 96, 128, 192, 256, 384, 512, 576)
+TURBO_DIMS = tuple(d for d in DIMS if d != 384)
 DEEP_DIMS = (64, 80, 128)  # with effort 12
-FEW_DIMS = (64, 80)        # of the formats for research and comparison
+FEW_DIMS = (64, 80)        # with a mean
+BASE_DIMS = (64, 80, 128)  # of the formats for research and comparison; few rows of 128
+FORK_DIMS = (128, 384)     # multiples of 128
 SHORT_DIMS = (80, 576)     # affine keys and Lloyd values: a short last group; another transform
 DIR = "blocks-v1"
 
 
 class Format:
-    """name, number (tq_format), dims, efforts(dim), encode(row, effort), decode(block, dim)."""
+    """name, number (tq_format), dims, efforts(dim), encode(row, effort), decode(block, dim).
+    group: of the uniform formats where it is not 64. special: of a block's size to the places of
+    its f16 numbers, which hostile blocks fill; without it those of hostile_blocks."""
 
-    def __init__(self, name, number, dims, deep, encode, decode, mean=0):
+    def __init__(self, name, number, dims, deep, encode, decode, mean=0, group=0, special=None):
         self.name, self.number, self.dims, self.deep = name, number, dims, deep
         self.encode, self.decode, self.mean = encode, decode, mean
+        self.group, self.special = group, special
+
+    def rows(self, rows):
+        """Those of the input that its file holds."""
+        few = len(rows[0]) == 128 and (self.number < 10 or 70 < self.number < 100)
+        return rows[:6] if few else rows
+
+    def hostile(self, size, dim):
+        seed = self.number * 10000 + dim
+        if self.special and dim == (128 if self.number > 100 else 80):
+            return special_blocks(size, seed + self.group, self.special(size))
+        return hostile_blocks(size, seed) if dim == 80 else []
 
     def efforts(self, dim):
         if not self.deep:
@@ -37,7 +54,10 @@ class Format:
 
 
 def formats():
-    out = []
+    out = [Format(name, i, BASE_DIMS, False,
+                  lambda r, e, i=i: raw.encode(r, i), lambda k, d, i=i: raw.decode(k, i),
+                  special=lambda size, i=i: range(2 if i == 0 else 0, size, 12))
+           for i, name in enumerate(raw.KINDS)]
     for i, b in enumerate(affine_lloyd.KEY_BITS):
         out.append(Format("k%d" % b, 10 + i, SHORT_DIMS, False,
                           lambda r, e, b=b: affine_lloyd.key_block(r, b),
@@ -47,25 +67,35 @@ def formats():
                           lambda r, e, b=b: affine_lloyd.value_block(r, b),
                           lambda k, d, b=b: affine_lloyd.value_decode_block(k, b, d)))
     for b in norm_codebook.BITS:
-        out.append(Format("turbo%d" % b, 40 + b, DIMS, b != 8,
+        out.append(Format("turbo%d" % b, 40 + b, TURBO_DIMS, b != 8,
                           lambda r, e, b=b: norm_codebook.encode(r, b, e),
                           lambda k, d, b=b: norm_codebook.decode(k, b, d)))
     for b in trellis.BITS:
-        out.append(Format("tcq%d" % b, 60 + b, DIMS, True,
+        out.append(Format("tcq%d" % b, 60 + b, TURBO_DIMS, True,
                           lambda r, e, b=b: trellis.encode(r, b, e),
                           lambda k, d, b=b: trellis.decode(k, b, d)))
     out += [f.with_mean() for f in out if f.number >= 40]
     for b in (4, 8):
-        out.append(Format("affine%d" % b, 70 + b, FEW_DIMS, False,
+        out.append(Format("affine%d" % b, 70 + b, BASE_DIMS, False,
                           lambda r, e, b=b: baseline.affine_encode(r, b),
                           lambda k, d, b=b: baseline.affine_decode(k, b, d)))
+        for g in (32, 128):
+            out.append(Format("affine%dg%d" % (b, g), 70 + b, BASE_DIMS[1:], False,
+                              lambda r, e, b=b, g=g: baseline.affine_encode(r, b, g),
+                              lambda k, d, b=b, g=g: baseline.affine_decode(k, b, d, g), group=g,
+                              special=lambda size, b=b: range(10 * b, size, 2)))
     for b in (1, 2, 3, 4):
-        out.append(Format("mse%d" % b, 80 + b, FEW_DIMS, False,
+        out.append(Format("mse%d" % b, 80 + b, BASE_DIMS, False,
                           lambda r, e, b=b: baseline.mse_encode(r, b),
                           lambda k, d, b=b: baseline.mse_decode(k, b, d)))
-        out.append(Format("prod%d" % b, 90 + b, FEW_DIMS, False,
+        out.append(Format("prod%d" % b, 90 + b, BASE_DIMS, False,
                           lambda r, e, b=b: baseline.prod_encode(r, b),
                           lambda k, d, b=b: baseline.prod_decode(k, b, d)))
+    for b in (2, 3, 4):
+        out.append(Format("fork%d" % b, 100 + b, FORK_DIMS, False,
+                          lambda r, e, b=b: fork1.encode_row(r, b),
+                          lambda k, d, b=b: fork1.decode_row(k, b),
+                          special=lambda size, b=b: range(0, 4 if b == 4 else 2, 2)))
     return out
 
 
@@ -101,9 +131,24 @@ def hostile_blocks(size, seed):
     return out
 
 
-def header(number, dim, rows, block, efforts, hostile, mean):
+def special_blocks(size, seed, places):
+    """The same, every f16 number at one of the places: all alike, then a mixture. The last words
+    are special to bf16 and, as upper halves, to f32."""
+    words = (0x7C00, 0xFC00, 0x7E00, 0x8000, 0x0001, 0xBC00, 0x7BFF, 0x7F80, 0xFF80, 0x7FC1)
+    rng, out = random.Random(seed), [bytes([255]) * size]
+    for i in range(len(words) + 1):
+        block = bytearray(rng.randbytes(size))
+        for n, at in enumerate(places):
+            word = words[i] if i < len(words) else words[n % len(words)]
+            block[at:at + 2] = word.to_bytes(2, "little")
+        out.append(bytes(block))
+    return out
+
+
+def header(number, dim, rows, block, efforts, hostile, mean, group):
     return struct.pack("<4s15I", MAGIC, VERSION, number, dim, rows, block, len(efforts),
-                       *(list(efforts) + [0] * (3 - len(efforts))), hostile, mean, *[0] * 4)
+                       *(list(efforts) + [0] * (3 - len(efforts))), hostile, mean, group,
+                       *[0] * 3)
 
 
 def canonical(xs):
@@ -113,13 +158,14 @@ def canonical(xs):
 
 def file_bytes(fmt, dim, rows):
     """The whole golden file of one format and dimension."""
-    efforts = fmt.efforts(dim)
+    efforts, rows = fmt.efforts(dim), fmt.rows(rows)
     per_effort = [[fmt.encode(r, e) for r in rows] for e in efforts]
     size = len(per_effort[0][0])
-    bad = hostile_blocks(size, fmt.number * 10000 + dim) if dim == 80 else []
+    bad = fmt.hostile(size, dim)
     if fmt.mean:  # the last number is the mean there: hostile scales too
         bad += [b[:-4] + b[-2:] + b"\x00\x3c" for b in bad]
-    out = header(fmt.number, dim, len(rows), size, efforts, len(bad), fmt.mean)
+    out = header(fmt.number, dim, len(rows), size, efforts, len(bad), fmt.mean,
+                 fmt.group)
     out += b"".join(b"".join(blocks) for blocks in per_effort)
     out += b"".join(f32_bytes(canonical(fmt.decode(b, dim))) for b in per_effort[0])
     out += b"".join(bad)
