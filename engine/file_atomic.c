@@ -302,6 +302,12 @@ tqe_status tqe_atomic_commit(tqe_atomic_file *f, bool durable, tqe_error *err)
 
 /* ---- Reading -------------------------------------------------------------------------------- */
 
+bool tqe_file_same(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 tqe_status tqe_file_open(int *fd, uint64_t *size, const char *path, tqe_error *err)
 {
     /* O_NONBLOCK: a named pipe must not keep us waiting for a writer. */

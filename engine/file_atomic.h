@@ -40,6 +40,9 @@ size_t tqe_atomic_sweep(int dir_fd);
 /* The same in the folder of path. */
 void tqe_atomic_sweep_beside(const char *path);
 
+/* Whether two paths lead to the same file, also by links; false where one is absent. */
+bool tqe_file_same(const char *a, const char *b);
+
 /* Open a regular file for reading; *size gets its bytes. Errors name the file. */
 tqe_status tqe_file_open(int *fd, uint64_t *size, const char *path, tqe_error *err);
 /* Exactly n bytes at off. what: for the message, which names path and offset. */

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: MIT */
+/* target.h — may a file be written? Asked before anything is computed for it. */
+#ifndef TQ_APP_TARGET_H
+#define TQ_APP_TARGET_H
+
+#include "args.h"
+
+/* False, after a message, when path is the same file as input, by whatever name. flag and
+ * input_flag are what the user calls the two: "--save", "-m". path or input NULL, or input "-": no
+ * such file. */
+bool target_is_not(const char *flag, const char *path, const char *input_flag, const char *input);
+
+#endif
