@@ -229,7 +229,12 @@ static int run_session(const run_options *o, const tqe_model *m, tqe_session *s,
     int code = TQ_EXIT_FAILED;
     if (stop != GEN_STOP_OUTPUT && stop != GEN_STOP_ERROR) {
         code = stop == GEN_STOP_INTERRUPTED ? TQ_EXIT_INTERRUPTED : TQ_EXIT_OK;
-        if (o->save && !save(o, s, n_before + n_ids, &record)) {
+        const size_t n_done = tqe_session_len(s);
+        if (o->save && n_done < n_before + n_ids) {
+            /* A part of a prompt looks like a whole one, and would replace an older snapshot. */
+            msg_warn("the prompt was interrupted after %zu of %zu tokens: nothing is saved in '%s'",
+                     n_done - n_before, n_ids, o->save);
+        } else if (o->save && !save(o, s, n_before + n_ids, &record)) {
             code = TQ_EXIT_FAILED;
         }
         if (o->json) {
