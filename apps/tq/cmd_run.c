@@ -11,6 +11,7 @@
 #include "out.h"
 #include "setup.h"
 #include "snapshot.h"
+#include "target.h"
 #include "text.h"
 
 #include <jansson.h>
@@ -483,6 +484,10 @@ int cmd_run(int argc, char **argv)
     }
     char kv[TQ_SCHEME_TEXT_BYTES];
     if (o.load && !args_given(&cmd, &o.setup.kv) && !scheme_of_snapshot(&o, kv)) {
+        return TQ_EXIT_FAILED;
+    }
+    const target_inputs in = {.model = o.setup.model, .file = o.file, .kv = o.setup.kv};
+    if (!target_spares("--save", o.save, &in)) {
         return TQ_EXIT_FAILED;
     }
     o.busy = machine_load();

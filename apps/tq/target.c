@@ -8,6 +8,7 @@
 
 #include "file_atomic.h"
 #include "out.h"
+#include "turboquant.h"
 
 #include <string.h>
 
@@ -19,4 +20,27 @@ bool target_is_not(const char *flag, const char *path, const char *input_flag, c
     msg_error("%s: '%s' is the file that %s reads ('%s'): it would be lost", flag, path, input_flag,
               input);
     return false;
+}
+
+static bool spares_scheme(const char *flag, const char *path, const char *kv)
+{
+    tq_scheme s;
+    if (!kv || tq_scheme_parse(&s, kv, NULL, 0) != TQ_OK) {
+        return true; /* another check refuses it */
+    }
+    return target_is_not(flag, path, "layers=", s.layers) &&
+           target_is_not(flag, path, "kmean=", s.kmean);
+}
+
+bool target_spares(const char *flag, const char *path, const target_inputs *in)
+{
+    bool ok = target_is_not(flag, path, "-m", in->model) &&
+              target_is_not(flag, path, "-f", in->file) && spares_scheme(flag, path, in->kv);
+    for (size_t i = 0; ok && in->files && i < in->files->n; i++) {
+        ok = target_is_not(flag, path, "-f", in->files->at[i]);
+    }
+    for (size_t i = 0; ok && in->schemes && i < in->schemes->n; i++) {
+        ok = spares_scheme(flag, path, in->schemes->at[i]);
+    }
+    return ok;
 }

@@ -10,4 +10,16 @@
  * such file. */
 bool target_is_not(const char *flag, const char *path, const char *input_flag, const char *input);
 
+/* What a command that runs a model reads. NULL and n 0: none. */
+typedef struct target_inputs {
+    const char *model;          /* -m */
+    const char *file;           /* -f, or */
+    const arg_strings *files;   /* -f, repeatable */
+    const char *kv;             /* scheme, or */
+    const arg_strings *schemes; /* --kv, repeatable; layers= and kmean= name files */
+} target_inputs;
+
+/* target_is_not for all of them. */
+bool target_spares(const char *flag, const char *path, const target_inputs *in);
+
 #endif

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: MIT
+# Where results go: onto no input, and nowhere that is known to be bad before the work begins.
+printf 'The sea was calm.' >text
+printf 'turboquant-layers 1\n0 turbo8\n' >layers
+printf 'turboquant-kmean 1\nmodel %064d\nshape 2 2 32\n' 0 >means
+ln -s text soft
+ln tiny.gguf hard.gguf
+sums() { cksum tiny.gguf text layers means; }
+sums >before
+t run -m tiny.gguf -f text --save tiny.gguf
+t run -m tiny.gguf -f text --save hard.gguf
+t run -m tiny.gguf -f text --save ./text
+t run -m tiny.gguf -f soft --save text
+t run -m tiny.gguf -f text --save soft
+t run -m tiny.gguf -f text --kv turbo8,layers=layers --save layers
+t run -m tiny.gguf -f text --kv turbo8,kmean=means --save means
+for flag in --csv --json --html --resume; do t eval -m tiny.gguf -f text -f soft $flag ./text; done
+t eval -m tiny.gguf -f text --json hard.gguf
+t eval -m tiny.gguf -f text --kv turbo8,layers=layers --csv layers
+t eval -m tiny.gguf -f text --needle means --csv means
+ln -s ../work/text out.layers
+t tune -m tiny.gguf -f text --budget 4 -o out
+t tune -m tiny.gguf -f text --budget 4 --json hard.gguf
+t bench engine -m tiny.gguf --csv hard.gguf
+t bench snapshot -m tiny.gguf --csv hard.gguf
+sums | cmp - before && echo 'no input has changed'
+# A session may be saved where it was loaded from.
+"$TQ" run -m tiny.gguf -f text -n 0 --save a.tqs 2>/dev/null
+t run -m tiny.gguf --load a.tqs -p b -n 0 --save a.tqs | sed -n '/saved/p' | digits
