@@ -120,7 +120,7 @@ static void release(tqe_atomic_file *f)
     }
     free(f->buf);
     free(f->path);
-    *f = (tqe_atomic_file){.fd = -1, .dir_fd = -1};
+    *f = (tqe_atomic_file){.fd = -1, .dir_fd = -1, .mode = -1};
 }
 
 void tqe_atomic_discard(tqe_atomic_file *f)
@@ -174,9 +174,12 @@ static tqe_status begin(tqe_atomic_file *f, const char *path, unsigned mode, int
             release(f);
             return tqe_fail(err, TQE_ERR_IO, "cannot write '%s': it is not a regular file", path);
         }
+        f->mode = (int)(sb.st_mode & 0777);
     }
     if (code == 0) {
-        code = create_temp(f, mode);
+        /* No one may read on the way what the finished file keeps from him. We write, and a sweeper
+         * opens for writing, whatever the file allows: commit takes that back. */
+        code = create_temp(f, f->mode >= 0 ? (unsigned)f->mode | 0600 : mode);
     }
     if (code != 0) {
         release(f);
@@ -187,7 +190,7 @@ static tqe_status begin(tqe_atomic_file *f, const char *path, unsigned mode, int
 
 static tqe_status allocate(tqe_atomic_file *f, const char *path, tqe_error *err)
 {
-    *f = (tqe_atomic_file){.fd = -1, .dir_fd = -1};
+    *f = (tqe_atomic_file){.fd = -1, .dir_fd = -1, .mode = -1};
     f->path = strdup(path);
     f->buf = malloc(TQE_ATOMIC_BUF_BYTES);
     if (f->path == NULL || f->buf == NULL) {
@@ -282,6 +285,12 @@ tqe_status tqe_atomic_write_at(tqe_atomic_file *f, const void *p, size_t n, uint
 tqe_status tqe_atomic_commit(tqe_atomic_file *f, bool durable, tqe_error *err)
 {
     tqe_status st = flush(f, err);
+    struct stat sb;
+    /* A file system without permissions refuses to set them, and has nothing to set. */
+    if (st == TQE_OK && f->mode >= 0 && fstat(f->fd, &sb) == 0 &&
+        (int)(sb.st_mode & 0777) != f->mode && fchmod(f->fd, (mode_t)f->mode) != 0) {
+        st = io_error(err, "write", f->path, errno);
+    }
     if (st == TQE_OK && durable && fsync(f->fd) != 0) {
         st = io_error(err, "write", f->path, errno);
     }

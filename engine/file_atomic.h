@@ -8,6 +8,7 @@
 /* A file that is being written under a temporary name in its folder. */
 typedef struct tqe_atomic_file {
     int fd, dir_fd;
+    int mode;          /* of the file that is replaced, or -1 */
     char temp[32];     /* name in the folder */
     char *path, *name; /* as given; its last part, in path */
     uint8_t *buf;      /* [TQE_ATOMIC_BUF_BYTES] not yet written */
@@ -18,8 +19,8 @@ typedef struct tqe_atomic_file {
 
 #define TQE_ATOMIC_BUF_BYTES ((size_t)1 << 20)
 
-/* Open for path, which must be absent or a regular file. mode: permissions before the umask. On
- * error f is closed. */
+/* Open for path, which must be absent or a regular file. mode: permissions of a new file before the
+ * umask; a file that is replaced hands on its own. On error f is closed. */
 tqe_status tqe_atomic_open(tqe_atomic_file *f, const char *path, unsigned mode, tqe_error *err);
 /* The same for a name in an open folder, which stays the caller's. */
 tqe_status tqe_atomic_open_at(tqe_atomic_file *f, int dir_fd, const char *name, unsigned mode,

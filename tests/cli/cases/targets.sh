@@ -27,3 +27,23 @@ sums | cmp - before && echo 'no input has changed'
 # A session may be saved where it was loaded from.
 "$TQ" run -m tiny.gguf -f text -n 0 --save a.tqs 2>/dev/null
 t run -m tiny.gguf --load a.tqs -p b -n 0 --save a.tqs | sed -n '/saved/p' | digits
+# The mode of a file that is replaced stays; a new one has what the umask leaves.
+run() { "$TQ" run -m tiny.gguf -p a -n 0 "$@" >/dev/null 2>&1; }
+modes() { stat -c '%a %n' "$@"; }
+for mode in 600 400 666 751; do
+    chmod $mode a.tqs
+    (umask 027; run --save a.tqs)
+    modes a.tqs
+    (umask 077; "$TQ" snapshot compact a.tqs -o a.tqs >/dev/null)
+    modes a.tqs
+    : >a.npy
+    chmod $mode a.npy
+    "$TQ" snapshot export a.tqs --what keys -o a.npy
+    modes a.npy
+done
+for mask in 022 077 002; do
+    rm -f a.tqs b.tqs a.npy
+    (umask $mask; run --save a.tqs; "$TQ" snapshot compact a.tqs -o b.tqs >/dev/null
+    "$TQ" snapshot export a.tqs --what keys -o a.npy)
+    modes a.tqs b.tqs a.npy
+done
