@@ -160,6 +160,14 @@ void tqe_atomic_sweep_beside(const char *path)
     free(copy);
 }
 
+static const char *kind_name(mode_t mode)
+{
+    return S_ISFIFO(mode)                   ? "a named pipe"
+           : S_ISCHR(mode) || S_ISBLK(mode) ? "a device"
+           : S_ISSOCK(mode)                 ? "a socket"
+                                            : "not a regular file";
+}
+
 /* What the target is: renaming over a device or a folder would do something else than was asked
  * for. Then the temporary file. f->dir_fd is set, or code says why not. */
 static tqe_status begin(tqe_atomic_file *f, const char *path, unsigned mode, int code,
@@ -172,9 +180,12 @@ static tqe_status begin(tqe_atomic_file *f, const char *path, unsigned mode, int
         code = S_ISDIR(sb.st_mode) ? EISDIR : 0;
         if (code == 0 && !S_ISREG(sb.st_mode)) {
             release(f);
-            return tqe_fail(err, TQE_ERR_IO, "cannot write '%s': it is not a regular file", path);
+            return tqe_fail(err, TQE_ERR_IO, "cannot write '%s': it is %s", path,
+                            kind_name(sb.st_mode));
         }
         f->mode = (int)(sb.st_mode & 0777);
+    } else if (code == 0 && errno == ENAMETOOLONG) {
+        code = errno; /* the temporary name is shorter: only the rename would notice */
     }
     if (code == 0) {
         /* No one may read on the way what the finished file keeps from him. We write, and a sweeper
@@ -220,6 +231,17 @@ tqe_status tqe_atomic_open_at(tqe_atomic_file *f, int dir_fd, const char *name, 
     f->name = f->path;
     f->dir_fd = fcntl(dir_fd, F_DUPFD_CLOEXEC, 0);
     return begin(f, name, mode, f->dir_fd < 0 ? errno : 0, err);
+}
+
+tqe_status tqe_atomic_check(const char *path, tqe_error *err)
+{
+    /* Permissions say too little: a file system may be read-only, or have no files at all. */
+    tqe_atomic_file f;
+    const tqe_status st = tqe_atomic_open(&f, path, 0600, err);
+    if (st == TQE_OK) {
+        tqe_atomic_discard(&f);
+    }
+    return st;
 }
 
 static tqe_status put(tqe_atomic_file *f, const void *p, size_t n, uint64_t off, tqe_error *err)

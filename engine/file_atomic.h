@@ -25,6 +25,8 @@ tqe_status tqe_atomic_open(tqe_atomic_file *f, const char *path, unsigned mode, 
 /* The same for a name in an open folder, which stays the caller's. */
 tqe_status tqe_atomic_open_at(tqe_atomic_file *f, int dir_fd, const char *name, unsigned mode,
                               tqe_error *err);
+/* What tqe_atomic_open would say to path; nothing stays. */
+tqe_status tqe_atomic_check(const char *path, tqe_error *err);
 /* Append, buffered. */
 tqe_status tqe_atomic_write(tqe_atomic_file *f, const void *p, size_t n, tqe_error *err);
 /* Overwrite bytes that were appended before. */

@@ -487,7 +487,7 @@ int cmd_run(int argc, char **argv)
         return TQ_EXIT_FAILED;
     }
     const target_inputs in = {.model = o.setup.model, .file = o.file, .kv = o.setup.kv};
-    if (!target_spares("--save", o.save, &in)) {
+    if (!target_spares("--save", o.save, &in) || !target_can_be("--save", o.save)) {
         return TQ_EXIT_FAILED;
     }
     o.busy = machine_load();

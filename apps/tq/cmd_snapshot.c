@@ -260,7 +260,8 @@ static int act(action what, const char *path, const snapshot_options *o)
     char number[32];
     bool ok = true;
     /* compact may replace what it reads: it verifies first, and nothing else is lost. */
-    if (what == EXPORT && !target_is_not("-o", o->output, "export", path)) {
+    if ((what == EXPORT && !target_is_not("-o", o->output, "export", path)) ||
+        !target_can_be("-o", o->output)) {
         return TQ_EXIT_FAILED;
     }
     if (tqe_snapshot_open(&f, path, &err) != TQE_OK) {

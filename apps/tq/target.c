@@ -22,6 +22,16 @@ bool target_is_not(const char *flag, const char *path, const char *input_flag, c
     return false;
 }
 
+bool target_can_be(const char *flag, const char *path)
+{
+    tqe_error err = {0};
+    if (!path || tqe_atomic_check(path, &err) == TQE_OK) {
+        return true;
+    }
+    msg_error("%s: %s", flag, err.text);
+    return false;
+}
+
 static bool spares_scheme(const char *flag, const char *path, const char *kv)
 {
     tq_scheme s;

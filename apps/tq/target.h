@@ -10,6 +10,10 @@
  * such file. */
 bool target_is_not(const char *flag, const char *path, const char *input_flag, const char *input);
 
+/* False, after a message, when path is no place for a file that is written beside and renamed: a
+ * folder, a device, in a folder that is absent or cannot be written. NULL: none is written. */
+bool target_can_be(const char *flag, const char *path);
+
 /* What a command that runs a model reads. NULL and n 0: none. */
 typedef struct target_inputs {
     const char *model;          /* -m */

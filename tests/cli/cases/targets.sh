@@ -47,3 +47,22 @@ for mask in 022 077 002; do
     "$TQ" snapshot export a.tqs --what keys -o a.npy)
     modes a.tqs b.tqs a.npy
 done
+# Bad places are known before the work: the model and the snapshot that are named here are no such
+# thing, which nobody has looked at.
+printf x >no-model
+mkdir folder no-write
+mkfifo fifo
+chmod 555 no-write
+for out in folder folder/ nowhere/x fifo /dev/null /dev/full text/x; do
+    t run -m no-model -p a --save "$out"
+    t snapshot export no-model --what keys -o "$out"
+    t snapshot compact no-model -o "$out"
+done
+if [ -w no-write ]; then # root may write anywhere, but not make a file in /proc
+    "$TQ" run -m no-model -p a --save /proc/x 2>&1
+else
+    "$TQ" run -m no-model -p a --save no-write/x 2>&1
+fi | sed 's/: [A-Z][a-z ]*$/: WHY/; s|/proc|no-write|'
+"$TQ" run -m no-model -p a --save "$(printf %0300d 0)" 2>&1
+ls -A folder no-write
+ls -A | grep '^\.tq-' || echo 'nothing is left behind'
