@@ -66,3 +66,25 @@ fi | sed 's/: [A-Z][a-z ]*$/: WHY/; s|/proc|no-write|'
 "$TQ" run -m no-model -p a --save "$(printf %0300d 0)" 2>&1
 ls -A folder no-write
 ls -A | grep '^\.tq-' || echo 'nothing is left behind'
+# A reader who goes away, or a full disk behind stdout, costs the text and not the session: it holds
+# what could be written, so that the whole text is that of one run.
+long="$TQ run -m $BUNDLED -t 1 --temp 0"
+$long -p 'The sea' -n 60 >whole 2>/dev/null
+for out in full pipe; do
+    rm -f a.tqs
+    if [ $out = full ]; then
+        $long -p 'The sea' -n 60 --save a.tqs >/dev/full 2>err
+        echo "exit $?"
+    else
+        { $long -p 'The sea' -n 3000 --save a.tqs 2>err; echo "exit $?" >code; } | head -c 1 >/dev/null
+        cat code
+    fi
+    grep '^saved\|error' err | digits
+    { "$TQ" snapshot export a.tqs --what text -m "$BUNDLED" | head -c -1
+    $long --load a.tqs -n 60 2>/dev/null; } | sed 's/^The sea//' >parts
+    cut -c 1-100 whole | head -n 1 >x
+    cut -c 1-100 parts | head -n 1 | cmp - x && echo 'goes on where the reader left'
+done
+$long -p 'The sea' -n 5 --json --save b.tqs >/dev/full 2>err
+echo "exit $?"
+grep '^saved\|error' err | digits
