@@ -120,7 +120,7 @@ static void release(tqe_atomic_file *f)
     }
     free(f->buf);
     free(f->path);
-    *f = (tqe_atomic_file){.fd = -1, .dir_fd = -1};
+    *f = (tqe_atomic_file){.fd = -1, .dir_fd = -1, .mode = -1};
 }
 
 void tqe_atomic_discard(tqe_atomic_file *f)
@@ -160,6 +160,14 @@ void tqe_atomic_sweep_beside(const char *path)
     free(copy);
 }
 
+static const char *kind_name(mode_t mode)
+{
+    return S_ISFIFO(mode)                   ? "a named pipe"
+           : S_ISCHR(mode) || S_ISBLK(mode) ? "a device"
+           : S_ISSOCK(mode)                 ? "a socket"
+                                            : "not a regular file";
+}
+
 /* What the target is: renaming over a device or a folder would do something else than was asked
  * for. Then the temporary file. f->dir_fd is set, or code says why not. */
 static tqe_status begin(tqe_atomic_file *f, const char *path, unsigned mode, int code,
@@ -172,11 +180,17 @@ static tqe_status begin(tqe_atomic_file *f, const char *path, unsigned mode, int
         code = S_ISDIR(sb.st_mode) ? EISDIR : 0;
         if (code == 0 && !S_ISREG(sb.st_mode)) {
             release(f);
-            return tqe_fail(err, TQE_ERR_IO, "cannot write '%s': it is not a regular file", path);
+            return tqe_fail(err, TQE_ERR_IO, "cannot write '%s': it is %s", path,
+                            kind_name(sb.st_mode));
         }
+        f->mode = (int)(sb.st_mode & 0777);
+    } else if (code == 0 && errno == ENAMETOOLONG) {
+        code = errno; /* the temporary name is shorter: only the rename would notice */
     }
     if (code == 0) {
-        code = create_temp(f, mode);
+        /* No one may read on the way what the finished file keeps from him. We write, and a sweeper
+         * opens for writing, whatever the file allows: commit takes that back. */
+        code = create_temp(f, f->mode >= 0 ? (unsigned)f->mode | 0600 : mode);
     }
     if (code != 0) {
         release(f);
@@ -187,7 +201,7 @@ static tqe_status begin(tqe_atomic_file *f, const char *path, unsigned mode, int
 
 static tqe_status allocate(tqe_atomic_file *f, const char *path, tqe_error *err)
 {
-    *f = (tqe_atomic_file){.fd = -1, .dir_fd = -1};
+    *f = (tqe_atomic_file){.fd = -1, .dir_fd = -1, .mode = -1};
     f->path = strdup(path);
     f->buf = malloc(TQE_ATOMIC_BUF_BYTES);
     if (f->path == NULL || f->buf == NULL) {
@@ -217,6 +231,17 @@ tqe_status tqe_atomic_open_at(tqe_atomic_file *f, int dir_fd, const char *name, 
     f->name = f->path;
     f->dir_fd = fcntl(dir_fd, F_DUPFD_CLOEXEC, 0);
     return begin(f, name, mode, f->dir_fd < 0 ? errno : 0, err);
+}
+
+tqe_status tqe_atomic_check(const char *path, tqe_error *err)
+{
+    /* Permissions say too little: a file system may be read-only, or have no files at all. */
+    tqe_atomic_file f;
+    const tqe_status st = tqe_atomic_open(&f, path, 0600, err);
+    if (st == TQE_OK) {
+        tqe_atomic_discard(&f);
+    }
+    return st;
 }
 
 static tqe_status put(tqe_atomic_file *f, const void *p, size_t n, uint64_t off, tqe_error *err)
@@ -282,6 +307,12 @@ tqe_status tqe_atomic_write_at(tqe_atomic_file *f, const void *p, size_t n, uint
 tqe_status tqe_atomic_commit(tqe_atomic_file *f, bool durable, tqe_error *err)
 {
     tqe_status st = flush(f, err);
+    struct stat sb;
+    /* A file system without permissions refuses to set them, and has nothing to set. */
+    if (st == TQE_OK && f->mode >= 0 && fstat(f->fd, &sb) == 0 &&
+        (int)(sb.st_mode & 0777) != f->mode && fchmod(f->fd, (mode_t)f->mode) != 0) {
+        st = io_error(err, "write", f->path, errno);
+    }
     if (st == TQE_OK && durable && fsync(f->fd) != 0) {
         st = io_error(err, "write", f->path, errno);
     }
@@ -301,6 +332,12 @@ tqe_status tqe_atomic_commit(tqe_atomic_file *f, bool durable, tqe_error *err)
 }
 
 /* ---- Reading -------------------------------------------------------------------------------- */
+
+bool tqe_file_same(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
 
 tqe_status tqe_file_open(int *fd, uint64_t *size, const char *path, tqe_error *err)
 {

@@ -8,6 +8,7 @@
 /* A file that is being written under a temporary name in its folder. */
 typedef struct tqe_atomic_file {
     int fd, dir_fd;
+    int mode;          /* of the file that is replaced, or -1 */
     char temp[32];     /* name in the folder */
     char *path, *name; /* as given; its last part, in path */
     uint8_t *buf;      /* [TQE_ATOMIC_BUF_BYTES] not yet written */
@@ -18,12 +19,14 @@ typedef struct tqe_atomic_file {
 
 #define TQE_ATOMIC_BUF_BYTES ((size_t)1 << 20)
 
-/* Open for path, which must be absent or a regular file. mode: permissions before the umask. On
- * error f is closed. */
+/* Open for path, which must be absent or a regular file. mode: permissions of a new file before the
+ * umask; a file that is replaced hands on its own. On error f is closed. */
 tqe_status tqe_atomic_open(tqe_atomic_file *f, const char *path, unsigned mode, tqe_error *err);
 /* The same for a name in an open folder, which stays the caller's. */
 tqe_status tqe_atomic_open_at(tqe_atomic_file *f, int dir_fd, const char *name, unsigned mode,
                               tqe_error *err);
+/* What tqe_atomic_open would say to path; nothing stays. */
+tqe_status tqe_atomic_check(const char *path, tqe_error *err);
 /* Append, buffered. */
 tqe_status tqe_atomic_write(tqe_atomic_file *f, const void *p, size_t n, tqe_error *err);
 /* Overwrite bytes that were appended before. */
@@ -39,6 +42,9 @@ void tqe_atomic_discard(tqe_atomic_file *f);
 size_t tqe_atomic_sweep(int dir_fd);
 /* The same in the folder of path. */
 void tqe_atomic_sweep_beside(const char *path);
+
+/* Whether two paths lead to the same file, also by links; false where one is absent. */
+bool tqe_file_same(const char *a, const char *b);
 
 /* Open a regular file for reading; *size gets its bytes. Errors name the file. */
 tqe_status tqe_file_open(int *fd, uint64_t *size, const char *path, tqe_error *err);

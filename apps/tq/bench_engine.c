@@ -15,6 +15,7 @@
 #include "out.h"
 #include "plot.h"
 #include "setup.h"
+#include "target.h"
 #include "text.h"
 
 #include <stdio.h>
@@ -356,7 +357,8 @@ static bool open_all(bench *b, uint32_t n_ctx)
 static int bench_run(const bench_options *o)
 {
     bench b = {.o = o};
-    bool ok = bench_csv_open(&b.csv, o->csv,
+    bool ok = target_is_not("--csv", o->csv, "-m", o->setup.model) &&
+              bench_csv_open(&b.csv, o->csv,
                              "model,weights,side,kv,prompt_tokens,decode_tokens,round,prompt_tps,"
                              "decode_tps,same_tokens");
     uint32_t longest = 0;

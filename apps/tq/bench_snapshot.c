@@ -17,6 +17,7 @@
 #include "plot.h"
 #include "setup.h"
 #include "snapshot.h"
+#include "target.h"
 #include "text.h"
 
 #include <dirent.h>
@@ -425,7 +426,8 @@ static bool run(bench *b)
     for (size_t i = 0; i < b->lengths.n; i++) {
         b->setup.n_ctx = b->lengths.at[i] > b->setup.n_ctx ? b->lengths.at[i] : b->setup.n_ctx;
     }
-    if (!bench_csv_open(&b->csv, b->csv_name,
+    if (!target_is_not("--csv", b->csv_name, "-m", b->setup.model) ||
+        !bench_csv_open(&b->csv, b->csv_name,
                         "kv,tokens,file_bytes,round,compute_ms,plain_write_ms,save_ms,"
                         "plain_read_ms,load_ms,load_again_ms,found_disk_ms,found_memory_ms") ||
         !setup_open(&b->setup, &b->model, &b->session)) {

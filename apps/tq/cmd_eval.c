@@ -11,6 +11,7 @@
 #include "generate.h"
 #include "out.h"
 #include "setup.h"
+#include "target.h"
 #include "text.h"
 
 #include <stdlib.h>
@@ -224,6 +225,14 @@ static bool read_input(evaluation *e, const tqe_model *m, const eval_options *o)
                                : eval_make_needles(e, m, needle_ctx, o->needle_count)));
 }
 
+/* A result goes where it can go, and onto no input. */
+static bool may_write(const eval_options *o, const char *flag, const char *path)
+{
+    const target_inputs in = {.model = o->setup.model, .files = &o->files, .schemes = &o->kv};
+    return eval_can_write(flag, path) && target_spares(flag, path, &in) &&
+           target_is_not(flag, path, "--needle", o->needle);
+}
+
 static int eval_run(const eval_options *o)
 {
     static evaluation e;
@@ -238,8 +247,8 @@ static int eval_run(const eval_options *o)
     e.from = o->has_from ? o->from : tqe_eval_default_from(e.n_ctx);
     e.n_buckets = tqe_eval_buckets(e.n_ctx, &e.bucket_width);
     e.no_bos = o->no_bos;
-    if (!eval_can_write("--csv", o->csv) || !eval_can_write("--json", o->json) ||
-        !eval_can_write("--html", o->html) || !eval_can_write("--resume", o->resume) ||
+    if (!may_write(o, "--csv", o->csv) || !may_write(o, "--json", o->json) ||
+        !may_write(o, "--html", o->html) || !may_write(o, "--resume", state) ||
         (o->html && !eval_plot_check())) {
         return code;
     }

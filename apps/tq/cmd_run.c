@@ -11,6 +11,7 @@
 #include "out.h"
 #include "setup.h"
 #include "snapshot.h"
+#include "target.h"
 #include "text.h"
 
 #include <jansson.h>
@@ -186,6 +187,25 @@ static bool save(const run_options *o, tqe_session *s, size_t n_prompt, const ge
     return true;
 }
 
+/* A reader who goes away, or Ctrl-C, ends the answer; what was computed may have taken hours and is
+ * saved. A part of a prompt is not: it looks like a whole one, and would replace an older snapshot.
+ * False: saving failed. */
+static bool save_what_is_whole(const run_options *o, tqe_session *s, size_t n_before,
+                               size_t n_prompt, const gen_tokens *record, gen_stop stop)
+{
+    const size_t n_done = tqe_session_len(s);
+    if (stop == GEN_STOP_ERROR) {
+        msg_warn("nothing is saved in '%s'", o->save);
+        return true;
+    }
+    if (n_done < n_before + n_prompt) {
+        msg_warn("the prompt was interrupted after %zu of %zu tokens: nothing is saved in '%s'",
+                 n_done - n_before, n_prompt, o->save);
+        return true;
+    }
+    return save(o, s, n_before + n_prompt, record);
+}
+
 /* Prompt, answer and reports with everything open. */
 static int run_session(const run_options *o, const tqe_model *m, tqe_session *s,
                        tqe_sampler *sampler, const int32_t *ids, size_t n_ids)
@@ -227,11 +247,14 @@ static int run_session(const run_options *o, const tqe_model *m, tqe_session *s,
                           &stats);
     }
     int code = TQ_EXIT_FAILED;
+    bool saved = true;
+    if (o->save) {
+        saved = save_what_is_whole(o, s, n_before, n_ids, &record, stop);
+    }
     if (stop != GEN_STOP_OUTPUT && stop != GEN_STOP_ERROR) {
-        code = stop == GEN_STOP_INTERRUPTED ? TQ_EXIT_INTERRUPTED : TQ_EXIT_OK;
-        if (o->save && !save(o, s, n_before + n_ids, &record)) {
-            code = TQ_EXIT_FAILED;
-        }
+        code = !saved                         ? TQ_EXIT_FAILED
+               : stop == GEN_STOP_INTERRUPTED ? TQ_EXIT_INTERRUPTED
+                                              : TQ_EXIT_OK;
         if (o->json) {
             code = write_json(o, m, s, &text, &stats, stop) ? code : TQ_EXIT_FAILED;
         } else {
@@ -478,6 +501,10 @@ int cmd_run(int argc, char **argv)
     }
     char kv[TQ_SCHEME_TEXT_BYTES];
     if (o.load && !args_given(&cmd, &o.setup.kv) && !scheme_of_snapshot(&o, kv)) {
+        return TQ_EXIT_FAILED;
+    }
+    const target_inputs in = {.model = o.setup.model, .file = o.file, .kv = o.setup.kv};
+    if (!target_spares("--save", o.save, &in) || !target_can_be("--save", o.save)) {
         return TQ_EXIT_FAILED;
     }
     o.busy = machine_load();

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /* cmd_snapshot.c — `tq snapshot ACTION FILE`: look at saved sessions without running them.
  *
- * Policy: no action changes the file it reads. Header and tables are always checked; `verify` and
- * `compact` check the pages too, `export` those that it reads.
+ * Policy: no action changes the file it reads, but for `compact` when -o names it, which is
+ * verified first. Header and tables are always checked; `verify` and `compact` check the pages too,
+ * `export` those that it reads.
  */
 #include "args.h"
 #include "commands.h"
+#include "file_atomic.h"
 #include "out.h"
 #include "setup.h"
 #include "snapshot.h"
+#include "target.h"
 #include "text.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -105,25 +107,31 @@ static bool write_npy(const char *path, const float *v, size_t n_rows, size_t n_
                      shape);
     size_t total = ((size_t)n + 1 + 10 + 63) / 64 * 64, text = total - 10;
     uint8_t prefix[10] = {0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0, (uint8_t)text, (uint8_t)(text >> 8)};
-    FILE *out = fopen(path, "wb");
-    if (!out) {
-        msg_error("cannot write '%s': %s", path, strerror(errno));
-        return false;
+    char line[256];
+    int n_line = snprintf(line, sizeof line, "%-*s\n", (int)text - 1, head);
+    tqe_atomic_file out;
+    tqe_error err = {0};
+    tqe_status st = tqe_atomic_open(&out, path, 0666, &err);
+    if (st == TQE_OK) {
+        st = tqe_atomic_write(&out, prefix, sizeof prefix, &err);
+        st = st == TQE_OK ? tqe_atomic_write(&out, line, (size_t)n_line, &err) : st;
+        for (size_t i = 0, all = (n_rows ? n_rows : 1) * n_columns; st == TQE_OK && i < all; i++) {
+            uint32_t bits;
+            memcpy(&bits, &v[i], 4);
+            uint8_t le[4] = {(uint8_t)bits, (uint8_t)(bits >> 8), (uint8_t)(bits >> 16),
+                             (uint8_t)(bits >> 24)};
+            st = tqe_atomic_write(&out, le, sizeof le, &err);
+        }
+        if (st == TQE_OK) {
+            st = tqe_atomic_commit(&out, true, &err);
+        } else {
+            tqe_atomic_discard(&out);
+        }
     }
-    bool ok = fwrite(prefix, sizeof prefix, 1, out) == 1 &&
-              fprintf(out, "%-*s\n", (int)text - 1, head) == (int)text;
-    for (size_t i = 0, all = (n_rows ? n_rows : 1) * n_columns; ok && i < all; i++) {
-        uint32_t bits;
-        memcpy(&bits, &v[i], 4);
-        uint8_t le[4] = {(uint8_t)bits, (uint8_t)(bits >> 8), (uint8_t)(bits >> 16),
-                         (uint8_t)(bits >> 24)};
-        ok = fwrite(le, 4, 1, out) == 1;
+    if (st != TQE_OK) {
+        msg_error("%s", err.text);
     }
-    ok = fclose(out) == 0 && ok;
-    if (!ok) {
-        msg_error("cannot write '%s': %s", path, strerror(errno));
-    }
-    return ok;
+    return st == TQE_OK;
 }
 
 static bool export_rows(const tqe_snapshot *f, const snapshot_options *o, int is_value)
@@ -251,6 +259,11 @@ static int act(action what, const char *path, const snapshot_options *o)
     tqe_error err = {0};
     char number[32];
     bool ok = true;
+    /* compact may replace what it reads: it verifies first, and nothing else is lost. */
+    if ((what == EXPORT && !target_is_not("-o", o->output, "export", path)) ||
+        !target_can_be("-o", o->output)) {
+        return TQ_EXIT_FAILED;
+    }
     if (tqe_snapshot_open(&f, path, &err) != TQE_OK) {
         msg_error("%s", err.text);
         return TQ_EXIT_FAILED;

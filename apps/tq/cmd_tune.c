@@ -9,6 +9,7 @@
 #include "generate.h"
 #include "out.h"
 #include "setup.h"
+#include "target.h"
 #include "text.h"
 #include "tuning.h"
 
@@ -187,8 +188,15 @@ static void default_output(char *dst, size_t n, const char *model)
     }
 }
 
+/* A result goes where it can go, and onto no input. */
+static bool may_write(const tune_options *o, const char *flag, const char *path)
+{
+    const target_inputs in = {.model = o->setup.model, .files = &o->files, .kv = o->base};
+    return eval_can_write(flag, path) && target_spares(flag, path, &in);
+}
+
 /* A scheme holds the names of its files. */
-static bool check_output(const char *name, const char *json, const char *state)
+static bool check_output(const tune_options *o, const char *name, const char *state)
 {
     char path[TQ_SCHEME_FILE_BYTES];
     if (strlen(name) + sizeof ".layers" > TQ_SCHEME_FILE_BYTES || strchr(name, ',')) {
@@ -197,12 +205,12 @@ static bool check_output(const char *name, const char *json, const char *state)
         return false;
     }
     snprintf(path, sizeof path, "%s.layers", name);
-    if (!eval_can_write("-o", path)) {
+    if (!may_write(o, "-o", path)) {
         return false;
     }
     snprintf(path, sizeof path, "%s.kmean", name);
-    return eval_can_write("-o", path) && eval_can_write("--json", json) &&
-           eval_can_write("--resume", state);
+    return may_write(o, "-o", path) && may_write(o, "--json", o->json) &&
+           may_write(o, "--resume", state);
 }
 
 /* ---- The run ----------------------------------------------------------------------------- */
@@ -292,7 +300,7 @@ static int tune_model(const tune_options *o)
     t.output = o->output ? o->output : output;
     snprintf(state, sizeof state, "%.255s.part", t.output);
     t.state = o->resume ? o->resume : state;
-    if (!check_output(t.output, o->json, t.state)) {
+    if (!check_output(o, t.output, t.state)) {
         return code;
     }
     /* The header tells whether the budget makes sense, before the weights are read. */

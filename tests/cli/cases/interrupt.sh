@@ -14,6 +14,35 @@ print("text ends with a newline:", (first + out).endswith(b"\n"))
 print(err.decode(), end="")
 END
 python3 sigint.py "$TQ" run -m "$BUNDLED" -p 'The sea' -t 1 -n 3000 --temp 0.8 | grep -v '^machine ' | digits
+# What was saved before stays when the prompt is incomplete; an answer is saved as far as it came.
+cat >sigprompt.py <<'END'
+import signal, subprocess, sys, time
+# Sends SIGINT as soon as the program catches it, which is when the prompt begins.
+p = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                     stderr=subprocess.PIPE,
+                     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+def catches():
+    with open("/proc/%d/status" % p.pid) as f:
+        return any(int(line[7:], 16) & 2 for line in f if line.startswith("SigCgt:"))
+while p.poll() is None and not catches():
+    time.sleep(0.001)
+p.send_signal(signal.SIGINT)
+err = p.communicate(timeout=60)[1]
+print("exit", p.returncode)
+print(err.decode(), end="")
+END
+run="$TQ run -m $BUNDLED -t 1"
+$run -p 'The sea' -n 0 --save old.tqs 2>/dev/null
+cp old.tqs keep.tqs
+cat "${BUNDLED%/*}"/demo/*.txt | head -c 60000 >long.txt
+for more in '' '--load keep.tqs' '--prefix-store store'; do
+    python3 sigprompt.py $run -f long.txt -c 40000 -n 1 --save old.tqs $more |
+        sed -n '/^exit/p; /saved/p' | digits
+    cmp old.tqs keep.tqs && echo 'the old snapshot is there'
+done
+python3 sigint.py $run -p 'The sea' -n 3000 --save old.tqs | sed -n '/^exit/p; /^saved/p' | digits
+cmp -s old.tqs keep.tqs || echo 'a new snapshot is there'
+"$TQ" snapshot verify old.tqs | digits
 # In a chat the first one ends the answer, and the program waits for the next line.
 cat >sigchat.py <<'END'
 import signal, subprocess, sys

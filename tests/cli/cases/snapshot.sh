@@ -50,6 +50,21 @@ for name, n in (("k.npy", 3 * 128), ("l.npy", 8192)):
     size = struct.unpack("<H", b[8:10])[0]
     v = struct.unpack("<%df" % n, b[10 + size:])
     print(b[:6] == b"\x93NUMPY", (10 + size) % 64, ast.literal_eval(b[10:10 + size].decode()), any(v))'
+# The snapshot itself is no place for them, by whatever name; a full disk leaves what was there.
+cp sea.tqs keep.tqs
+ln -s sea.tqs soft.npy
+ln sea.tqs hard.npy
+for out in sea.tqs ./sea.tqs soft.npy hard.npy; do t snapshot export sea.tqs --what keys -o $out; done
+t snapshot export soft.npy --what logits -o sea.tqs
+same 'the snapshot after all this' sea.tqs keep.tqs
+rm soft.npy hard.npy
+cp k.npy old.npy
+for what in keys values logits; do
+    (trap '' XFSZ; ulimit -f 1; "$TQ" snapshot export sea.tqs --what $what -o k.npy 2>&1
+    echo "exit $?") | cat
+done
+same 'the older export' k.npy old.npy
+ls -A | grep -c '^\.tq-'
 t snapshot compact sea.tqs -o small.tqs
 t snapshot compact small.tqs -o small.tqs
 gen --load small.tqs -n 1 2>&1 | grep error
