@@ -34,7 +34,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { HEX = 2 * TQE_ID_BYTES, NAME_BYTES = HEX + 16 };
+enum { HEX = 2 * TQE_ID_BYTES, NAME_BYTES = HEX + 16 }; /* .page.bad2 */
 
 #define MAX_FILE ((uint64_t)1 << 32)
 
@@ -101,19 +101,22 @@ static int by_use(const void *a, const void *b)
     return (x->used.tv_nsec > y->used.tv_nsec) - (x->used.tv_nsec < y->used.tv_nsec);
 }
 
-/* KEY.page, KEY.end, and either with .bad behind it. */
+/* KEY.page, KEY.end, and either with .bad, or .bad and a digit, behind it. */
 static bool is_ours(const char *name)
 {
-    static const char *const ends[] = {".page", ".end", ".page.bad", ".end.bad"};
     if (strspn(name, "0123456789abcdef") != HEX) {
         return false;
     }
-    for (size_t i = 0; i < 4; i++) {
-        if (strcmp(name + HEX, ends[i]) == 0) {
-            return true;
-        }
+    const char *end = name + HEX;
+    if (strncmp(end, ".page", 5) != 0 && strncmp(end, ".end", 4) != 0) {
+        return false;
     }
-    return false;
+    end += end[1] == 'p' ? 5 : 4;
+    if (*end == '\0') {
+        return true;
+    }
+    return strncmp(end, ".bad", 4) == 0 &&
+           (end[4] == '\0' || (end[4] >= '2' && end[4] <= '9' && end[5] == '\0'));
 }
 
 /* All files of the folder, malloc'ed; *n and *total get their number and bytes. */
@@ -336,8 +339,11 @@ void tqe_disk_flush(tqe_disk *d)
 bool tqe_disk_has(const tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES])
 {
     char name[NAME_BYTES];
+    struct stat sb;
     name_of(name, kind, key);
-    return faccessat(d->dir_fd, name, R_OK, 0) == 0;
+    /* What is no file is there, too: reading it sets it aside. */
+    return fstatat(d->dir_fd, name, &sb, AT_SYMLINK_NOFOLLOW) == 0 &&
+           (!S_ISREG(sb.st_mode) || faccessat(d->dir_fd, name, R_OK, 0) == 0);
 }
 
 bool tqe_disk_put(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], uint8_t *bytes,
@@ -373,19 +379,32 @@ bool tqe_disk_put(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTE
 bool tqe_disk_get(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], uint8_t **bytes,
                   size_t *n)
 {
+    static const char no_file[] = "it is not a regular file";
     char name[NAME_BYTES];
     struct stat sb = {0};
     tqe_error err = {TQE_OK, ""};
     name_of(name, kind, key);
-    const int fd = openat(d->dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const int fd =
+        openat(d->dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd < 0) {
-        if (errno != ENOENT) { /* another process may have evicted it: no problem */
+        const int code = errno;
+        if (code == ENOENT) { /* another process may have evicted it: no problem */
+            return false;
+        }
+        if (fstatat(d->dir_fd, name, &sb, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(sb.st_mode)) {
+            tqe_disk_set_aside(d, kind, key, no_file);
+        } else {
             char why[128];
-            complain(d, "cannot open '%s': %s", name, strerror_r(errno, why, sizeof(why)));
+            complain(d, "cannot open '%s': %s", name, strerror_r(code, why, sizeof(why)));
         }
         return false;
     }
-    bool ok = fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode) && (uint64_t)sb.st_size <= MAX_FILE;
+    if (fstat(fd, &sb) != 0 || !S_ISREG(sb.st_mode)) {
+        (void)close(fd);
+        tqe_disk_set_aside(d, kind, key, no_file);
+        return false;
+    }
+    bool ok = (uint64_t)sb.st_size <= MAX_FILE;
     *n = ok ? (size_t)sb.st_size : 0;
     *bytes = ok ? malloc(*n + 1) : NULL;
     ok = *bytes != NULL;
@@ -418,10 +437,16 @@ void tqe_disk_touch(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BY
 void tqe_disk_set_aside(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES],
                         const char *why)
 {
-    char name[NAME_BYTES], aside[NAME_BYTES + 4];
+    char name[NAME_BYTES], aside[NAME_BYTES + 8];
     name_of(name, kind, key);
     (void)snprintf(aside, sizeof(aside), "%s.bad", name);
-    const bool moved = renameat(d->dir_fd, name, d->dir_fd, aside) == 0;
+    bool moved = renameat(d->dir_fd, name, d->dir_fd, aside) == 0;
+    /* A folder does not replace a file, nor a file a folder: another name, and nothing is lost. */
+    for (int i = 2; !moved && i <= 9 && (errno == ENOTDIR || errno == EISDIR || errno == ENOTEMPTY);
+         i++) {
+        (void)snprintf(aside, sizeof(aside), "%s.bad%d", name, i);
+        moved = renameat(d->dir_fd, name, d->dir_fd, aside) == 0;
+    }
     complain(d, "%.16s...%s %s: %s", name, name + HEX,
              moved ? "is set aside as .bad and computed again" : "cannot be used", why);
 }

@@ -5,6 +5,7 @@
 #include "state_support.h"
 
 #include <sys/resource.h>
+#include <ftw.h>
 #include <sys/wait.h>
 
 #include <signal.h>
@@ -385,6 +386,99 @@ static void test_pages_are_no_snapshots(void **state)
     state_remove(dir);
 }
 
+/* Names of pages, [cap][128]. */
+static size_t page_names(char names[][128], size_t cap)
+{
+    size_t n = 0;
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    for (struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
+        const size_t len = strlen(e->d_name);
+        if (len > 5 && len < 128 && strcmp(e->d_name + len - 5, ".page") == 0) {
+            assert_true(n < cap);
+            memcpy(names[n++], e->d_name, len + 1);
+        }
+    }
+    (void)closedir(d);
+    return n;
+}
+
+static int remove_one(const char *path, const struct stat *sb, int flag, struct FTW *ftw)
+{
+    (void)sb;
+    (void)flag;
+    (void)ftw;
+    return remove(path);
+}
+
+/* A folder, a pipe, links and a device under the name of a page: said, moved away, and the page is
+ * stored again; twice, so that the name aside is taken by what cannot be replaced. */
+static void test_no_files(void **state)
+{
+    (void)state;
+    enum { FOLDER, PIPE, DANGLING, TO_FILE, TO_FOLDER, DEVICE, FULL_FOLDER, KINDS };
+    int32_t ids[130];
+    char names[2][128], path[1024], inside[1100];
+    tqe_error err = {TQE_OK, ""};
+    state_tokens(ids, 130, 1, tiny);
+    state_remove(dir);
+    tqe_prefix *p = open_store(dir, 0, NULL);
+    tqe_session *s = state_session(tiny, "turbo4", 200, 0);
+    (void)prompt(s, p, ids, 130);
+    float *want = state_logits(s, tiny);
+    tqe_prefix_free(p);
+    assert_int_equal(page_names(names, 2), 2);
+    for (int round = 0; round < 2 * KINDS; round++) {
+        (void)snprintf(path, sizeof(path), "%s/%s", dir, names[round & 1]);
+        assert_int_equal(unlink(path), 0);
+        int made = 0;
+        switch (round % KINDS) {
+        case FOLDER:
+            made = mkdir(path, 0700);
+            break;
+        case PIPE:
+            made = mkfifo(path, 0600);
+            break;
+        case DANGLING:
+            made = symlink("/nonexistent/file", path);
+            break;
+        case TO_FILE:
+            made = symlink("/proc/self/exe", path);
+            break;
+        case TO_FOLDER:
+            made = symlink("/", path);
+            break;
+        case DEVICE:
+            made = mknod(path, S_IFCHR | 0600, (1 << 8) | 5);
+            break; /* zeros for ever */
+        default:
+            made = mkdir(path, 0700);
+            (void)snprintf(inside, sizeof(inside), "%s/file", path);
+            state_write(inside, (const uint8_t *)"x", 1);
+        }
+        if (made != 0 && round % KINDS == DEVICE && geteuid() != 0) {
+            continue;
+        }
+        assert_int_equal(made, 0);
+        p = open_store(dir, 0, NULL);
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        assert_true(prompt(s, p, ids, 130) < 128);
+        state_same(s, want, tiny, "no file");
+        want = state_logits(s, tiny);
+        assert_true(tqe_prefix_problem(p, &err));
+        if (strstr(err.text, "set aside as .bad and computed again: it is not a regular") == NULL) {
+            fail_msg("round %d: '%s'", round, err.text);
+        }
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        assert_int_equal(prompt(s, p, ids, 130), 128); /* stored again */
+        no_problem(p);
+        tqe_prefix_free(p);
+    }
+    free(want);
+    tqe_session_free(s);
+    assert_int_equal(nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
+}
+
 static uint64_t folder_bytes(void)
 {
     uint64_t total = 0;
@@ -656,13 +750,21 @@ static void test_cancel_and_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_scheme),  cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_memory),        cmocka_unit_test(test_memory_is_cold),
-        cmocka_unit_test(test_memory_limit),  cmocka_unit_test(test_damaged_pages),
-        cmocka_unit_test(test_foreign_pages), cmocka_unit_test(test_pages_are_no_snapshots),
-        cmocka_unit_test(test_disk_limit),    cmocka_unit_test(test_full_queue),
-        cmocka_unit_test(test_sick_disk),     cmocka_unit_test(test_read_only_folder),
-        cmocka_unit_test(test_shared_folder), cmocka_unit_test(test_cancel_and_arguments),
+        cmocka_unit_test(test_every_scheme),
+        cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory_is_cold),
+        cmocka_unit_test(test_memory_limit),
+        cmocka_unit_test(test_damaged_pages),
+        cmocka_unit_test(test_foreign_pages),
+        cmocka_unit_test(test_pages_are_no_snapshots),
+        cmocka_unit_test(test_no_files),
+        cmocka_unit_test(test_disk_limit),
+        cmocka_unit_test(test_full_queue),
+        cmocka_unit_test(test_sick_disk),
+        cmocka_unit_test(test_read_only_folder),
+        cmocka_unit_test(test_shared_folder),
+        cmocka_unit_test(test_cancel_and_arguments),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
