@@ -47,6 +47,7 @@ typedef struct job {
     uint8_t root[TQE_ID_BYTES];
     uint8_t (*keys)[TQE_ID_BYTES]; /* [n_pages], of the pages before the last token */
     uint32_t n_pages;
+    bool distrust; /* a file could not be used */
 } job;
 
 /* ---- Keys ----------------------------------------------------------------------------------- */
@@ -146,50 +147,6 @@ static tqe_status build(const job *j, tqe_snap_kind kind, uint32_t page, tqe_sna
     *bytes = file;
     *n = (size_t)h.file_bytes;
     return TQE_OK;
-}
-
-/* Store what the timeline, which ends with page `end`, adds: its pages, and its end. */
-static void store(const job *j, uint32_t *n_stored, uint32_t end)
-{
-    tqe_disk *disk = j->p->disk;
-    const tqe_attn *a = tqe_session_attn(j->s);
-    tqe_error err;
-    if (disk == NULL || end == 0) {
-        return;
-    }
-    const uint32_t n_all = tqe_attn_list_parts(a, tqe_attn_seq(a), NULL);
-    tqe_snap_part *all = malloc(((size_t)n_all + 1) * sizeof(*all));
-    tqe_snap_part *some = malloc(((size_t)n_all + 1) * sizeof(*some));
-    if (all != NULL && some != NULL) {
-        uint8_t *bytes = NULL;
-        size_t n_bytes = 0;
-        (void)tqe_attn_list_parts(a, tqe_attn_seq(a), all);
-        for (uint32_t page = *n_stored; j->has_pages && page < end; page++) {
-            uint32_t n = 0;
-            for (uint32_t i = 0; i < n_all; i++) {
-                if (all[i].page == page && in_page(&j->head, &all[i])) {
-                    some[n++] = all[i];
-                }
-            }
-            if (!tqe_disk_has(disk, TQE_DISK_PAGE, j->keys[page]) &&
-                build(j, TQE_SNAP_PAGE, page, some, n, &bytes, &n_bytes, &err) == TQE_OK) {
-                (void)tqe_disk_put(disk, TQE_DISK_PAGE, j->keys[page], bytes, n_bytes);
-            }
-        }
-        uint32_t n = 0;
-        for (uint32_t i = 0; i < n_all; i++) {
-            if (!in_page(&j->head, &all[i])) {
-                some[n++] = all[i];
-            }
-        }
-        if (j->needs_ends && !tqe_disk_has(disk, TQE_DISK_END, j->keys[end - 1]) &&
-            build(j, TQE_SNAP_END, end - 1, some, n, &bytes, &n_bytes, &err) == TQE_OK) {
-            (void)tqe_disk_put(disk, TQE_DISK_END, j->keys[end - 1], bytes, n_bytes);
-        }
-        *n_stored = end;
-    }
-    free(all);
-    free(some);
 }
 
 /* ---- Reading -------------------------------------------------------------------------------- */
@@ -323,7 +280,7 @@ static uint32_t pages_on_disk(const job *j, uint32_t most)
 
 /* Take the prompt up from the disk when that gives more than n_have tokens. Returns the tokens, or
  * 0 when the session is as it was. */
-static uint32_t resume_from_disk(const job *j, uint32_t n_have)
+static uint32_t resume_from_disk(job *j, uint32_t n_have)
 {
     uint32_t most = j->n_pages;
     while (j->p->disk != NULL) {
@@ -347,9 +304,69 @@ static uint32_t resume_from_disk(const job *j, uint32_t n_have)
         if (st == TQE_ERR_NOMEM || st == TQE_ERR_FULL) {
             return 0;
         }
+        j->distrust = true;
         most = r.bad < k ? r.bad : k - 1; /* always less than before */
     }
     return 0;
+}
+
+/* ---- Storing -------------------------------------------------------------------------------- */
+
+/* Need the file not be written? One bad file is seldom alone: after a failed read the others are
+ * read before their presence counts, and all that are bad are mended by one prompt. */
+static bool is_stored(const job *j, tqe_disk_kind kind, uint32_t page)
+{
+    loaded f = {0};
+    if (!tqe_disk_has(j->p->disk, kind, j->keys[page])) {
+        return false;
+    }
+    const bool ok = !j->distrust || load(j, kind, page, &f);
+    unload(&f);
+    return ok;
+}
+
+/* Store what the timeline, which ends with page `end`, adds: its pages, and its end. */
+static void store(const job *j, uint32_t *n_stored, uint32_t end)
+{
+    tqe_disk *disk = j->p->disk;
+    const tqe_attn *a = tqe_session_attn(j->s);
+    tqe_error err;
+    if (disk == NULL || end == 0) {
+        return;
+    }
+    const uint32_t n_all = tqe_attn_list_parts(a, tqe_attn_seq(a), NULL);
+    tqe_snap_part *all = malloc(((size_t)n_all + 1) * sizeof(*all));
+    tqe_snap_part *some = malloc(((size_t)n_all + 1) * sizeof(*some));
+    if (all != NULL && some != NULL) {
+        uint8_t *bytes = NULL;
+        size_t n_bytes = 0;
+        (void)tqe_attn_list_parts(a, tqe_attn_seq(a), all);
+        for (uint32_t page = *n_stored; j->has_pages && page < end; page++) {
+            uint32_t n = 0;
+            for (uint32_t i = 0; i < n_all; i++) {
+                if (all[i].page == page && in_page(&j->head, &all[i])) {
+                    some[n++] = all[i];
+                }
+            }
+            if (!is_stored(j, TQE_DISK_PAGE, page) &&
+                build(j, TQE_SNAP_PAGE, page, some, n, &bytes, &n_bytes, &err) == TQE_OK) {
+                (void)tqe_disk_put(disk, TQE_DISK_PAGE, j->keys[page], bytes, n_bytes);
+            }
+        }
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < n_all; i++) {
+            if (!in_page(&j->head, &all[i])) {
+                some[n++] = all[i];
+            }
+        }
+        if (j->needs_ends && !is_stored(j, TQE_DISK_END, end - 1) &&
+            build(j, TQE_SNAP_END, end - 1, some, n, &bytes, &n_bytes, &err) == TQE_OK) {
+            (void)tqe_disk_put(disk, TQE_DISK_END, j->keys[end - 1], bytes, n_bytes);
+        }
+        *n_stored = end;
+    }
+    free(all);
+    free(some);
 }
 
 /* ---- Prompts -------------------------------------------------------------------------------- */

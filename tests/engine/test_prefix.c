@@ -403,6 +403,47 @@ static size_t page_names(char names[][128], size_t cap)
     return n;
 }
 
+/* However many files are bad, and wherever: one prompt mends all. */
+static void all_mended(const char *kv)
+{
+    int32_t ids[330];
+    char names[8][128];
+    tqe_error err = {TQE_OK, ""};
+    state_tokens(ids, 330, 1, tiny);
+    state_remove(dir);
+    tqe_prefix *p = open_store(dir, 0, NULL);
+    tqe_session *s = state_session(tiny, kv, 400, 0);
+    (void)prompt(s, p, ids, 330);
+    tqe_prefix_free(p);
+    const size_t n_pages = page_names(names, 8), n_ends = state_count(dir, ".end", NULL);
+    assert_int_equal(n_pages, 5);
+    for (uint32_t which = 1; which < 32; which++) {
+        for (size_t i = 0; i < n_pages; i++) {
+            if ((which >> i & 1) != 0) {
+                damage(names[i], 3000 + i);
+            }
+        }
+        p = open_store(dir, 0, NULL);
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        assert_true(prompt(s, p, ids, 330) < 320);
+        assert_true(tqe_prefix_problem(p, &err));
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        assert_int_equal(prompt(s, p, ids, 330), 320);
+        no_problem(p);
+        tqe_prefix_free(p);
+    }
+    assert_int_equal(state_count(dir, ".end", NULL), n_ends);
+    tqe_session_free(s);
+    state_remove(dir);
+}
+
+static void test_all_mended(void **state)
+{
+    (void)state;
+    all_mended("turbo4");
+    all_mended("turbo4,tail=20");
+}
+
 static int remove_one(const char *path, const struct stat *sb, int flag, struct FTW *ftw)
 {
     (void)sb;
@@ -750,21 +791,14 @@ static void test_cancel_and_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_scheme),
-        cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_memory_is_cold),
-        cmocka_unit_test(test_memory_limit),
-        cmocka_unit_test(test_damaged_pages),
-        cmocka_unit_test(test_foreign_pages),
-        cmocka_unit_test(test_pages_are_no_snapshots),
-        cmocka_unit_test(test_no_files),
-        cmocka_unit_test(test_disk_limit),
-        cmocka_unit_test(test_full_queue),
-        cmocka_unit_test(test_sick_disk),
-        cmocka_unit_test(test_read_only_folder),
-        cmocka_unit_test(test_shared_folder),
-        cmocka_unit_test(test_cancel_and_arguments),
+        cmocka_unit_test(test_every_scheme),  cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_memory),        cmocka_unit_test(test_memory_is_cold),
+        cmocka_unit_test(test_memory_limit),  cmocka_unit_test(test_damaged_pages),
+        cmocka_unit_test(test_foreign_pages), cmocka_unit_test(test_pages_are_no_snapshots),
+        cmocka_unit_test(test_all_mended),    cmocka_unit_test(test_no_files),
+        cmocka_unit_test(test_disk_limit),    cmocka_unit_test(test_full_queue),
+        cmocka_unit_test(test_sick_disk),     cmocka_unit_test(test_read_only_folder),
+        cmocka_unit_test(test_shared_folder), cmocka_unit_test(test_cancel_and_arguments),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
