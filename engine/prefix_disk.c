@@ -36,8 +36,6 @@
 
 enum { HEX = 2 * TQE_ID_BYTES, NAME_BYTES = HEX + 16 }; /* .page.bad2 */
 
-#define MAX_FILE ((uint64_t)1 << 32)
-
 typedef struct item {
     struct item *next;
     char name[NAME_BYTES];
@@ -376,13 +374,12 @@ bool tqe_disk_put(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTE
     return ok;
 }
 
-bool tqe_disk_get(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], uint8_t **bytes,
-                  size_t *n)
+bool tqe_disk_open_file(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], int *out,
+                        uint64_t *size)
 {
     static const char no_file[] = "it is not a regular file";
     char name[NAME_BYTES];
     struct stat sb = {0};
-    tqe_error err = {TQE_OK, ""};
     name_of(name, kind, key);
     const int fd =
         openat(d->dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
@@ -404,17 +401,14 @@ bool tqe_disk_get(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTE
         tqe_disk_set_aside(d, kind, key, no_file);
         return false;
     }
-    bool ok = (uint64_t)sb.st_size <= MAX_FILE;
-    *n = ok ? (size_t)sb.st_size : 0;
-    *bytes = ok ? malloc(*n + 1) : NULL;
-    ok = *bytes != NULL;
-    if (ok && tqe_file_read(fd, *bytes, *n, 0, name, "the file", &err) != TQE_OK) {
-        complain(d, "%s", err.text);
-        free(*bytes);
-        ok = false;
-    }
-    (void)close(fd);
-    return ok;
+    *out = fd;
+    *size = (uint64_t)sb.st_size;
+    return true;
+}
+
+void tqe_disk_complain(tqe_disk *d, const char *what)
+{
+    complain(d, "%s", what);
 }
 
 void tqe_disk_touch(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES],

@@ -444,6 +444,74 @@ static void test_all_mended(void **state)
     all_mended("turbo4,tail=20");
 }
 
+static void put_le64(uint8_t *p, uint64_t v)
+{
+    for (int i = 0; i < 8; i++) {
+        p[i] = (uint8_t)(v >> (8 * i));
+    }
+}
+
+/* A size alone makes nobody read: 2 GB without a byte in them, whose header says so or does not, or
+ * has a table of that size. */
+static void test_large_pages(void **state)
+{
+    (void)state;
+    const uint64_t large = (uint64_t)2 << 30;
+    int32_t ids[100];
+    char names[1][128], path[1024];
+    tqe_error err = {TQE_OK, ""};
+    state_tokens(ids, 100, 1, tiny);
+    state_remove(dir);
+    tqe_prefix *p = open_store(dir, 0, NULL);
+    tqe_session *s = state_session(tiny, "turbo4", 200, 0);
+    (void)prompt(s, p, ids, 100);
+    tqe_prefix_free(p);
+    assert_int_equal(page_names(names, 1), 1);
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, names[0]);
+    size_t n = 0;
+    uint8_t *page = state_read(path, &n);
+    for (int how = 0; how < 3; how++) {
+        uint8_t *b = malloc(n);
+        assert_non_null(b);
+        memcpy(b, page, n);
+        if (how > 0) {
+            put_le64(b + 24, large);
+        }
+        if (how == 2) {
+            const uint64_t n_parts = 2 * 1024 * 1024 / 64 * 1024, old = b[48];
+            put_le64(b + 16, ((uint64_t)b[16] | (uint64_t)b[17] << 8) +
+                                 ((n_parts * 48 + 63) & ~63ull) - ((old * 48 + 63) & ~63ull));
+            b[48] = 0;
+            b[50] = (uint8_t)(n_parts >> 16);
+            b[51] = (uint8_t)(n_parts >> 24);
+        }
+        state_write(path, b, n);
+        free(b);
+        assert_int_equal(truncate(path, (off_t)large), 0);
+        struct rusage before, after;
+        p = open_store(dir, (uint64_t)8 << 30, NULL);
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        assert_int_equal(getrusage(RUSAGE_SELF, &before), 0);
+        assert_int_equal(prompt(s, p, ids, 100), 0);
+        assert_int_equal(getrusage(RUSAGE_SELF, &after), 0);
+        assert_true(after.ru_maxrss - before.ru_maxrss < 200 * 1024); /* KiB */
+        assert_true(tqe_prefix_problem(p, &err));
+        const char *want = how == 0 ? "file length" : how == 1 ? "damaged" : "parts";
+        if (strstr(err.text, "set aside") == NULL || strstr(err.text, want) == NULL) {
+            fail_msg("%d: '%s'", how, err.text);
+        }
+        tqe_prefix_free(p);
+        size_t n_now = 0;
+        uint8_t *now = state_read(path, &n_now);
+        assert_int_equal(n_now, n); /* stored again */
+        assert_memory_equal(now, page, n);
+        free(now);
+    }
+    free(page);
+    tqe_session_free(s);
+    state_remove(dir);
+}
+
 static int remove_one(const char *path, const struct stat *sb, int flag, struct FTW *ftw)
 {
     (void)sb;
@@ -791,14 +859,23 @@ static void test_cancel_and_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_scheme),  cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_memory),        cmocka_unit_test(test_memory_is_cold),
-        cmocka_unit_test(test_memory_limit),  cmocka_unit_test(test_damaged_pages),
-        cmocka_unit_test(test_foreign_pages), cmocka_unit_test(test_pages_are_no_snapshots),
-        cmocka_unit_test(test_all_mended),    cmocka_unit_test(test_no_files),
-        cmocka_unit_test(test_disk_limit),    cmocka_unit_test(test_full_queue),
-        cmocka_unit_test(test_sick_disk),     cmocka_unit_test(test_read_only_folder),
-        cmocka_unit_test(test_shared_folder), cmocka_unit_test(test_cancel_and_arguments),
+        cmocka_unit_test(test_every_scheme),
+        cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory_is_cold),
+        cmocka_unit_test(test_memory_limit),
+        cmocka_unit_test(test_damaged_pages),
+        cmocka_unit_test(test_foreign_pages),
+        cmocka_unit_test(test_pages_are_no_snapshots),
+        cmocka_unit_test(test_all_mended),
+        cmocka_unit_test(test_large_pages),
+        cmocka_unit_test(test_no_files),
+        cmocka_unit_test(test_disk_limit),
+        cmocka_unit_test(test_full_queue),
+        cmocka_unit_test(test_sick_disk),
+        cmocka_unit_test(test_read_only_folder),
+        cmocka_unit_test(test_shared_folder),
+        cmocka_unit_test(test_cancel_and_arguments),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
