@@ -630,6 +630,96 @@ static void test_disk_limit(void **state)
     state_remove(dir);
 }
 
+/* A limit that no page fits: said once, with the value that would do, which does. */
+static void test_tiny_limit(void **state)
+{
+    (void)state;
+    static const uint64_t limits[] = {1, 1024};
+    int32_t ids[330];
+    tqe_error err = {TQE_OK, ""};
+    tqe_session *s = state_session(tiny, "f16", 400, 0);
+    state_tokens(ids, 330, 1, tiny);
+    for (size_t i = 0; i < 2; i++) {
+        state_remove(dir);
+        tqe_prefix *p = open_store(dir, limits[i], NULL);
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        assert_int_equal(prompt(s, p, ids, 330), 0);
+        assert_true(tqe_prefix_problem(p, &err));
+        assert_non_null(strstr(err.text, i == 0 ? "limit of 1 bytes" : "limit of 1024 bytes"));
+        assert_int_equal(folder_bytes(), 0);
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        (void)prompt(s, p, ids, 330);
+        no_problem(p);
+        tqe_prefix_free(p);
+    }
+    tqe_prefix *p = open_store(dir, limits[0], NULL);
+    state_ok(tqe_session_truncate(s, 0, &err), &err);
+    (void)prompt(s, p, ids, 330);
+    assert_true(tqe_prefix_problem(p, &err));
+    tqe_prefix_free(p);
+    const char *least = strstr(err.text, "stored; ");
+    assert_non_null(least);
+    p = open_store(dir, strtoull(least + 8, NULL, 10), NULL);
+    state_ok(tqe_session_truncate(s, 0, &err), &err);
+    (void)prompt(s, p, ids, 65);
+    no_problem(p);
+    assert_int_equal(state_count(dir, ".page", NULL), 1);
+    tqe_prefix_free(p);
+    tqe_session_free(s);
+    state_remove(dir);
+}
+
+/* The limit is the folder's: three processes that each store less than it store more together. */
+static void test_shared_limit(void **state)
+{
+    (void)state;
+    enum { PROCESSES = 3, N = 330 };
+    int32_t ids[N];
+    tqe_error err = {TQE_OK, ""};
+    tqe_session *s = state_session(tiny, "f16", 400, 0);
+    state_remove(dir);
+    tqe_prefix *p = open_store(dir, 0, NULL);
+    state_tokens(ids, N, 1, tiny);
+    (void)prompt(s, p, ids, N);
+    tqe_prefix_free(p);
+    const uint64_t one = folder_bytes(), page = one / 5, limit = 2 * one;
+    state_remove(dir);
+    state_ok(tqe_session_truncate(s, 0, &err), &err);
+    int pipes[2];
+    char byte = 0;
+    assert_int_equal(pipe(pipes), 0);
+    (void)fflush(NULL);
+    pid_t child[PROCESSES];
+    for (int c = 0; c < PROCESSES; c++) {
+        child[c] = fork();
+        if (child[c] == 0) {
+            tqe_prefix *q = NULL;
+            const tqe_prefix_params params = {.dir = dir, .limit_bytes = limit};
+            int bad = tqe_prefix_create(&q, &params, &err) != TQE_OK;
+            (void)close(pipes[1]);
+            bad = bad || read(pipes[0], &byte, 1) != 0; /* all have opened it empty */
+            state_tokens(ids, N, 50 + (uint64_t)c, tiny);
+            bad = bad || tqe_session_prompt(s, q, ids, N, NULL, NULL, NULL, &err) != TQE_OK;
+            tqe_prefix_free(q);
+            _exit(bad);
+        }
+    }
+    (void)usleep(200000);
+    (void)close(pipes[1]);
+    for (int c = 0; c < PROCESSES; c++) {
+        int status = 0;
+        assert_int_equal(waitpid(child[c], &status, 0), child[c]);
+        assert_int_equal(status, 0);
+    }
+    (void)close(pipes[0]);
+    if (folder_bytes() > limit + PROCESSES * page || folder_bytes() < limit / 2) {
+        fail_msg("%llu bytes, limit %llu", (unsigned long long)folder_bytes(),
+                 (unsigned long long)limit);
+    }
+    tqe_session_free(s);
+    state_remove(dir);
+}
+
 /* A queue that holds one page: pages are dropped, nothing waits, and what was written is good. */
 static void test_full_queue(void **state)
 {
@@ -754,6 +844,14 @@ static void test_read_only_folder(void **state)
             bad = (reused != 192) | !tqe_prefix_problem(q, &err) << 1 |
                   (strstr(err.text, "Permission denied") == NULL) << 2;
         }
+        char below[600];
+        (void)snprintf(below, sizeof(below), "%s/store", dir);
+        const tqe_prefix_params new_one = {.dir = below};
+        tqe_prefix *none = NULL;
+        if (tqe_prefix_create(&none, &new_one, &err) != TQE_ERR_IO ||
+            strstr(err.text, "Permission denied") == NULL) { /* why it cannot be made */
+            bad |= 8;
+        }
         _exit(bad);
     }
     int status = 0;
@@ -871,6 +969,8 @@ int main(void)
         cmocka_unit_test(test_large_pages),
         cmocka_unit_test(test_no_files),
         cmocka_unit_test(test_disk_limit),
+        cmocka_unit_test(test_tiny_limit),
+        cmocka_unit_test(test_shared_limit),
         cmocka_unit_test(test_full_queue),
         cmocka_unit_test(test_sick_disk),
         cmocka_unit_test(test_read_only_folder),
