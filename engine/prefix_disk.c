@@ -11,8 +11,11 @@
  * queue the page is dropped, which costs a later process some time and nothing else. After an error
  * (disk full, folder gone) nothing more is written by this process; reading goes on.
  *
- * Eviction removes the files that were not used for the longest time until nine tenths of the limit
- * are left. A lock in the folder lets one process do that at a time; the others need not wait.
+ * The limit is the folder's, and other processes write, too: what is there is counted again
+ * whenever this process has written a sixteenth of the room that it found, so up to sixteen writers
+ * keep the limit together, and near it each counts after each file. Eviction removes the files that
+ * were not used for the longest time until nine tenths of the limit are left. A lock in the folder
+ * lets one process do that at a time; the others need not wait.
  */
 #include "prefix_disk.h"
 
@@ -34,9 +37,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { HEX = 2 * TQE_ID_BYTES, NAME_BYTES = HEX + 16 };
-
-#define MAX_FILE ((uint64_t)1 << 32)
+enum { HEX = 2 * TQE_ID_BYTES, NAME_BYTES = HEX + 16 }; /* .page.bad2 */
 
 typedef struct item {
     struct item *next;
@@ -56,9 +57,11 @@ struct tqe_disk {
     item *first, *last;
     uint64_t queue_bytes;
     bool busy, stop, failed;
-    uint64_t folder_bytes; /* as far as this process knows */
+    uint64_t unseen_bytes; /* written since the folder was counted */
+    uint64_t may_write;    /* before it is counted again */
     tqe_disk_stats stats;
     tqe_error problem;
+    bool limit_said; /* that a file is larger than the limit; of the one who puts */
 };
 
 static void name_of(char name[NAME_BYTES], tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES])
@@ -101,19 +104,22 @@ static int by_use(const void *a, const void *b)
     return (x->used.tv_nsec > y->used.tv_nsec) - (x->used.tv_nsec < y->used.tv_nsec);
 }
 
-/* KEY.page, KEY.end, and either with .bad behind it. */
+/* KEY.page, KEY.end, and either with .bad, or .bad and a digit, behind it. */
 static bool is_ours(const char *name)
 {
-    static const char *const ends[] = {".page", ".end", ".page.bad", ".end.bad"};
     if (strspn(name, "0123456789abcdef") != HEX) {
         return false;
     }
-    for (size_t i = 0; i < 4; i++) {
-        if (strcmp(name + HEX, ends[i]) == 0) {
-            return true;
-        }
+    const char *end = name + HEX;
+    if (strncmp(end, ".page", 5) != 0 && strncmp(end, ".end", 4) != 0) {
+        return false;
     }
-    return false;
+    end += end[1] == 'p' ? 5 : 4;
+    if (*end == '\0') {
+        return true;
+    }
+    return strncmp(end, ".bad", 4) == 0 &&
+           (end[4] == '\0' || (end[4] >= '2' && end[4] <= '9' && end[5] == '\0'));
 }
 
 /* All files of the folder, malloc'ed; *n and *total get their number and bytes. */
@@ -155,21 +161,25 @@ static entry *list_folder(const tqe_disk *d, size_t *n, uint64_t *total)
     return list;
 }
 
-static void evict(tqe_disk *d)
+/* Count what is there, and evict if that is too much. */
+static void keep_limit(tqe_disk *d)
 {
     size_t n = 0;
     uint64_t total = 0, n_gone = 0;
-    const int lock = openat(d->dir_fd, "lock", O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (lock < 0 || flock(lock, LOCK_EX | LOCK_NB) != 0) {
-        if (lock >= 0) {
-            (void)close(lock); /* another process is at it */
-        }
-        return;
-    }
     entry *list = list_folder(d, &n, &total);
-    if (total > d->limit_bytes) {
-        qsort(list, n, sizeof(*list), by_use);
-        for (size_t i = 0; i < n && total > d->limit_bytes / 10 * 9; i++) {
+    const int lock = total > d->limit_bytes
+                         ? openat(d->dir_fd, "lock",
+                                  O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600)
+                         : -1;
+    /* Who does not get the lock counts again after its next file. */
+    if (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) == 0) {
+        free(list);
+        list = list_folder(d, &n, &total); /* who had the lock before has changed it */
+        const bool too_much = total > d->limit_bytes;
+        if (too_much) {
+            qsort(list, n, sizeof(*list), by_use);
+        }
+        for (size_t i = 0; too_much && i < n && total > d->limit_bytes / 10 * 9; i++) {
             if (unlinkat(d->dir_fd, list[i].name, 0) == 0) {
                 total -= list[i].bytes;
                 n_gone++;
@@ -177,9 +187,12 @@ static void evict(tqe_disk *d)
         }
     }
     free(list);
-    (void)close(lock);
+    if (lock >= 0) {
+        (void)close(lock);
+    }
     (void)pthread_mutex_lock(&d->mutex);
-    d->folder_bytes = total;
+    d->unseen_bytes = 0;
+    d->may_write = total < d->limit_bytes ? (d->limit_bytes - total) / 16 : 0;
     d->stats.n_evicted += n_gone;
     (void)pthread_mutex_unlock(&d->mutex);
 }
@@ -229,13 +242,13 @@ static void *writer(void *ctx)
         if (ok) {
             d->stats.n_written++;
             d->stats.bytes_written += it->n;
-            d->folder_bytes += it->n;
+            d->unseen_bytes += it->n;
         } else {
             d->stats.n_dropped++;
         }
-        if (ok && d->folder_bytes > d->limit_bytes) {
+        if (ok && d->unseen_bytes >= d->may_write) {
             (void)pthread_mutex_unlock(&d->mutex);
-            evict(d);
+            keep_limit(d);
             (void)pthread_mutex_lock(&d->mutex);
         }
         free(it->bytes);
@@ -278,13 +291,14 @@ tqe_status tqe_disk_open(tqe_disk **out, const char *dir, uint64_t limit_bytes,
     (void)pthread_mutex_init(&d->mutex, NULL);
     (void)pthread_cond_init(&d->work, NULL);
     (void)pthread_cond_init(&d->idle, NULL);
-    (void)mkdir(dir, 0700); /* what matters is whether it can be opened */
+    /* What matters is whether it can be opened; when it is not there, why it could not be made. */
+    const int made = mkdir(dir, 0700) == 0 ? 0 : errno;
     d->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int code = d->dir_fd < 0 ? errno : 0;
+    code = code == ENOENT && made != 0 && made != EEXIST ? made : code;
     if (code == 0) {
-        size_t n = 0;
         (void)tqe_atomic_sweep(d->dir_fd);
-        free(list_folder(d, &n, &d->folder_bytes));
+        keep_limit(d);
         code = start_writer(d);
     }
     if (code != 0) {
@@ -292,9 +306,6 @@ tqe_status tqe_disk_open(tqe_disk **out, const char *dir, uint64_t limit_bytes,
                        strerror_r(code, why, sizeof(why)));
         tqe_disk_close(d);
         return TQE_ERR_IO;
-    }
-    if (d->folder_bytes > d->limit_bytes) {
-        evict(d);
     }
     *out = d;
     return TQE_OK;
@@ -311,6 +322,9 @@ void tqe_disk_close(tqe_disk *d)
         (void)pthread_cond_signal(&d->work);
         (void)pthread_mutex_unlock(&d->mutex);
         (void)pthread_join(d->thread, NULL);
+        if (d->stats.n_written > 0) {
+            keep_limit(d); /* once more: another may have had the lock */
+        }
     }
     if (d->dir_fd >= 0) {
         (void)close(d->dir_fd);
@@ -336,15 +350,25 @@ void tqe_disk_flush(tqe_disk *d)
 bool tqe_disk_has(const tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES])
 {
     char name[NAME_BYTES];
+    struct stat sb;
     name_of(name, kind, key);
-    return faccessat(d->dir_fd, name, R_OK, 0) == 0;
+    /* What is no file is there, too: reading it sets it aside. */
+    return fstatat(d->dir_fd, name, &sb, AT_SYMLINK_NOFOLLOW) == 0 &&
+           (!S_ISREG(sb.st_mode) || faccessat(d->dir_fd, name, R_OK, 0) == 0);
 }
 
 bool tqe_disk_put(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], uint8_t *bytes,
                   size_t n)
 {
     item *it = calloc(1, sizeof(*it));
-    bool ok = it != NULL;
+    bool ok = it != NULL && n <= d->limit_bytes;
+    if (n > d->limit_bytes && !d->limit_said) {
+        d->limit_said = true;
+        complain(d,
+                 "its limit of %llu bytes is less than a page of this model and scheme takes: "
+                 "nothing is stored; %zu is the least that stores one",
+                 (unsigned long long)d->limit_bytes, n);
+    }
     (void)pthread_mutex_lock(&d->mutex);
     ok = ok && !d->failed && n <= d->queue_limit - d->queue_bytes;
     if (ok) {
@@ -370,32 +394,41 @@ bool tqe_disk_put(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTE
     return ok;
 }
 
-bool tqe_disk_get(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], uint8_t **bytes,
-                  size_t *n)
+bool tqe_disk_open_file(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], int *out,
+                        uint64_t *size)
 {
+    static const char no_file[] = "it is not a regular file";
     char name[NAME_BYTES];
     struct stat sb = {0};
-    tqe_error err = {TQE_OK, ""};
     name_of(name, kind, key);
-    const int fd = openat(d->dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    const int fd =
+        openat(d->dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     if (fd < 0) {
-        if (errno != ENOENT) { /* another process may have evicted it: no problem */
+        const int code = errno;
+        if (code == ENOENT) { /* another process may have evicted it: no problem */
+            return false;
+        }
+        if (fstatat(d->dir_fd, name, &sb, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISREG(sb.st_mode)) {
+            tqe_disk_set_aside(d, kind, key, no_file);
+        } else {
             char why[128];
-            complain(d, "cannot open '%s': %s", name, strerror_r(errno, why, sizeof(why)));
+            complain(d, "cannot open '%s': %s", name, strerror_r(code, why, sizeof(why)));
         }
         return false;
     }
-    bool ok = fstat(fd, &sb) == 0 && S_ISREG(sb.st_mode) && (uint64_t)sb.st_size <= MAX_FILE;
-    *n = ok ? (size_t)sb.st_size : 0;
-    *bytes = ok ? malloc(*n + 1) : NULL;
-    ok = *bytes != NULL;
-    if (ok && tqe_file_read(fd, *bytes, *n, 0, name, "the file", &err) != TQE_OK) {
-        complain(d, "%s", err.text);
-        free(*bytes);
-        ok = false;
+    if (fstat(fd, &sb) != 0 || !S_ISREG(sb.st_mode)) {
+        (void)close(fd);
+        tqe_disk_set_aside(d, kind, key, no_file);
+        return false;
     }
-    (void)close(fd);
-    return ok;
+    *out = fd;
+    *size = (uint64_t)sb.st_size;
+    return true;
+}
+
+void tqe_disk_complain(tqe_disk *d, const char *what)
+{
+    complain(d, "%s", what);
 }
 
 void tqe_disk_touch(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES],
@@ -418,10 +451,16 @@ void tqe_disk_touch(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BY
 void tqe_disk_set_aside(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES],
                         const char *why)
 {
-    char name[NAME_BYTES], aside[NAME_BYTES + 4];
+    char name[NAME_BYTES], aside[NAME_BYTES + 8];
     name_of(name, kind, key);
     (void)snprintf(aside, sizeof(aside), "%s.bad", name);
-    const bool moved = renameat(d->dir_fd, name, d->dir_fd, aside) == 0;
+    bool moved = renameat(d->dir_fd, name, d->dir_fd, aside) == 0;
+    /* A folder does not replace a file, nor a file a folder: another name, and nothing is lost. */
+    for (int i = 2; !moved && i <= 9 && (errno == ENOTDIR || errno == EISDIR || errno == ENOTEMPTY);
+         i++) {
+        (void)snprintf(aside, sizeof(aside), "%s.bad%d", name, i);
+        moved = renameat(d->dir_fd, name, d->dir_fd, aside) == 0;
+    }
     complain(d, "%.16s...%s %s: %s", name, name + HEX,
              moved ? "is set aside as .bad and computed again" : "cannot be used", why);
 }

@@ -27,9 +27,12 @@ bool tqe_disk_has(const tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_I
  * or writing has failed before; the bytes are freed all the same. */
 bool tqe_disk_put(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], uint8_t *bytes,
                   size_t n);
-/* The whole file, malloc'ed. False: it is not there, or cannot be read. */
-bool tqe_disk_get(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], uint8_t **bytes,
-                  size_t *n);
+/* Open a regular file for reading; the caller closes *fd. False: it is not there, cannot be opened,
+ * or is no file and was set aside. */
+bool tqe_disk_open_file(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], int *fd,
+                        uint64_t *size);
+/* Remember a problem with a file, which stays. */
+void tqe_disk_complain(tqe_disk *d, const char *what);
 /* Note a use, `order` microseconds before now. */
 void tqe_disk_touch(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES],
                     uint32_t order);

@@ -17,12 +17,14 @@
 #include "snapshot.h"
 
 #include "engine_priv.h"
+#include "file_atomic.h"
 #include "prefix_disk.h"
 
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define DEFAULT_LIMIT ((uint64_t)4 << 30)
 #define DEFAULT_QUEUE ((uint64_t)64 << 20)
@@ -47,6 +49,7 @@ typedef struct job {
     uint8_t root[TQE_ID_BYTES];
     uint8_t (*keys)[TQE_ID_BYTES]; /* [n_pages], of the pages before the last token */
     uint32_t n_pages;
+    bool distrust; /* a file could not be used */
 } job;
 
 /* ---- Keys ----------------------------------------------------------------------------------- */
@@ -148,50 +151,6 @@ static tqe_status build(const job *j, tqe_snap_kind kind, uint32_t page, tqe_sna
     return TQE_OK;
 }
 
-/* Store what the timeline, which ends with page `end`, adds: its pages, and its end. */
-static void store(const job *j, uint32_t *n_stored, uint32_t end)
-{
-    tqe_disk *disk = j->p->disk;
-    const tqe_attn *a = tqe_session_attn(j->s);
-    tqe_error err;
-    if (disk == NULL || end == 0) {
-        return;
-    }
-    const uint32_t n_all = tqe_attn_list_parts(a, tqe_attn_seq(a), NULL);
-    tqe_snap_part *all = malloc(((size_t)n_all + 1) * sizeof(*all));
-    tqe_snap_part *some = malloc(((size_t)n_all + 1) * sizeof(*some));
-    if (all != NULL && some != NULL) {
-        uint8_t *bytes = NULL;
-        size_t n_bytes = 0;
-        (void)tqe_attn_list_parts(a, tqe_attn_seq(a), all);
-        for (uint32_t page = *n_stored; j->has_pages && page < end; page++) {
-            uint32_t n = 0;
-            for (uint32_t i = 0; i < n_all; i++) {
-                if (all[i].page == page && in_page(&j->head, &all[i])) {
-                    some[n++] = all[i];
-                }
-            }
-            if (!tqe_disk_has(disk, TQE_DISK_PAGE, j->keys[page]) &&
-                build(j, TQE_SNAP_PAGE, page, some, n, &bytes, &n_bytes, &err) == TQE_OK) {
-                (void)tqe_disk_put(disk, TQE_DISK_PAGE, j->keys[page], bytes, n_bytes);
-            }
-        }
-        uint32_t n = 0;
-        for (uint32_t i = 0; i < n_all; i++) {
-            if (!in_page(&j->head, &all[i])) {
-                some[n++] = all[i];
-            }
-        }
-        if (j->needs_ends && !tqe_disk_has(disk, TQE_DISK_END, j->keys[end - 1]) &&
-            build(j, TQE_SNAP_END, end - 1, some, n, &bytes, &n_bytes, &err) == TQE_OK) {
-            (void)tqe_disk_put(disk, TQE_DISK_END, j->keys[end - 1], bytes, n_bytes);
-        }
-        *n_stored = end;
-    }
-    free(all);
-    free(some);
-}
-
 /* ---- Reading -------------------------------------------------------------------------------- */
 
 /* A file that was read and whose every byte is checked. */
@@ -210,57 +169,136 @@ static void unload(loaded *f)
     *f = (loaded){0};
 }
 
-/* Each file says itself what it is: nothing is concluded from its name or from the first page. */
-static bool belongs(const job *j, const tqe_snap *h, tqe_snap_kind kind, uint32_t page,
-                    tqe_error *err)
+static bool is_of_another(const char *what, tqe_error *err)
 {
-    const char *what =
-        h->kind != (uint32_t)kind                                        ? "kind"
-        : memcmp(h->key, j->keys[page], TQE_ID_BYTES) != 0               ? "key"
-        : memcmp(h->fingerprint, j->head.fingerprint, TQE_ID_BYTES) != 0 ? "model"
-        : memcmp(h->scheme_id, j->head.scheme_id, TQE_ID_BYTES) != 0 ||
-                strcmp(h->scheme, j->head.scheme) != 0
-            ? "scheme"
-        : h->n_vocab != j->head.n_vocab || h->n_layers != j->head.n_layers ||
-                memcmp(h->layers, j->head.layers, h->n_layers * sizeof(*h->layers)) != 0
-            ? "geometry"
-        : h->first != page * TQ_PAGE_TOKENS ||
-                memcmp(h->tokens, j->ids + h->first, h->n_tokens * sizeof(*h->tokens)) != 0
-            ? "token"
-            : NULL;
     if (what != NULL) {
         (void)tqe_fail(err, TQE_ERR_FORMAT, "it is of another %s than its name says", what);
     }
-    return what == NULL;
+    return what != NULL;
 }
 
-/* False: there is no such file, or it was set aside. */
+/* Each file says itself what it is: nothing is concluded from its name or from the first page. What
+ * the fixed part says comes first: it bounds the tables. */
+static bool fixed_belongs(const job *j, const tqe_snap *h, tqe_snap_kind kind, uint32_t page,
+                          tqe_error *err)
+{
+    const char *what = h->kind != (uint32_t)kind                                        ? "kind"
+                       : memcmp(h->key, j->keys[page], TQE_ID_BYTES) != 0               ? "key"
+                       : memcmp(h->fingerprint, j->head.fingerprint, TQE_ID_BYTES) != 0 ? "model"
+                       : memcmp(h->scheme_id, j->head.scheme_id, TQE_ID_BYTES) != 0     ? "scheme"
+                       : h->n_vocab != j->head.n_vocab || h->n_layers != j->head.n_layers
+                           ? "geometry"
+                       : h->first != page * TQ_PAGE_TOKENS ? "position"
+                                                           : NULL;
+    if (is_of_another(what, err)) {
+        return false;
+    }
+    const uint64_t most =
+        (uint64_t)h->n_layers * (kind == TQE_SNAP_PAGE ? 1 : 2 * ((uint64_t)page + 1));
+    if (h->n_parts > most) {
+        (void)tqe_fail(err, TQE_ERR_FORMAT, "it has %u parts, where there are at most %llu",
+                       h->n_parts, (unsigned long long)most);
+        return false;
+    }
+    return true;
+}
+
+static bool tables_belong(const job *j, const tqe_snap *h, tqe_error *err)
+{
+    const char *what =
+        strcmp(h->scheme, j->head.scheme) != 0                                        ? "scheme"
+        : memcmp(h->layers, j->head.layers, h->n_layers * sizeof(*h->layers)) != 0    ? "geometry"
+        : memcmp(h->tokens, j->ids + h->first, h->n_tokens * sizeof(*h->tokens)) != 0 ? "token"
+                                                                                      : NULL;
+    return !is_of_another(what, err);
+}
+
+/* Fixed part, tables, parts: memory is taken for each only when what came before it has said that
+ * so much must be there. So the size of a file alone makes nobody allocate or read. */
+static tqe_status read_file(const job *j, tqe_snap_kind kind, uint32_t page, int fd, uint64_t size,
+                            loaded *f, tqe_error *err)
+{
+    static const char name[] = "the page";
+    uint8_t fixed[TQE_SNAP_FIXED_BYTES], trailer[TQE_SNAP_TRAILER_BYTES];
+    tqe_snap *h = &f->head;
+    if (size < sizeof(fixed) + sizeof(trailer)) {
+        return tqe_fail(err, TQE_ERR_FORMAT, "it is truncated: %llu bytes are no header",
+                        (unsigned long long)size);
+    }
+    tqe_status st = tqe_file_read(fd, fixed, sizeof(fixed), 0, name, "the header", err);
+    if (st == TQE_OK) {
+        st = tqe_snap_decode_fixed(h, fixed, size, err);
+    }
+    if (st == TQE_OK && !fixed_belongs(j, h, kind, page, err)) {
+        st = TQE_ERR_FORMAT;
+    }
+    if (st != TQE_OK) {
+        return st;
+    }
+    const size_t n_header = (size_t)h->header_bytes;
+    uint8_t *bytes = malloc(n_header);
+    if (bytes == NULL) {
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory for a page");
+    }
+    st = tqe_file_read(fd, bytes, n_header, 0, name, "the header", err);
+    if (st == TQE_OK) {
+        st = tqe_file_read(fd, trailer, sizeof(trailer), size - sizeof(trailer), name,
+                           "the trailer", err);
+    }
+    /* The tables are laid out by the counts of the second reading: they must be the first's. */
+    if (st == TQE_OK && memcmp(fixed, bytes, sizeof(fixed)) != 0) {
+        st = tqe_fail(err, TQE_ERR_FORMAT, "it changed while it was read");
+    }
+    if (st != TQE_OK || (st = tqe_snap_decode(h, bytes, trailer, err)) != TQE_OK) {
+        free(bytes);
+        return st;
+    }
+    /* From here on h has tables: unload frees them with the bytes. */
+    f->bytes = bytes;
+    if (!tables_belong(j, h, err)) {
+        return TQE_ERR_FORMAT;
+    }
+    bytes = realloc(bytes, (size_t)size);
+    if (bytes == NULL) {
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory for a page");
+    }
+    f->bytes = bytes;
+    st =
+        tqe_file_read(fd, bytes + n_header, (size_t)size - n_header, n_header, name, "a part", err);
+    for (uint32_t i = 0; st == TQE_OK && i < h->n_parts; i++) {
+        uint8_t hash[TQE_SNAP_HASH_BYTES];
+        tqe_hash128(hash, bytes + h->parts[i].off, (size_t)h->parts[i].bytes);
+        if (memcmp(hash, h->parts[i].hash, sizeof(hash)) != 0) {
+            st = tqe_snap_bad_part(&h->parts[i], err);
+        }
+    }
+    return st;
+}
+
+/* False: there is no such file, or it was set aside, or cannot be read. */
 static bool load(const job *j, tqe_disk_kind kind, uint32_t page, loaded *f)
 {
     tqe_disk *disk = j->p->disk;
     tqe_error err = {TQE_OK, ""};
-    size_t n = 0;
+    uint64_t size = 0;
+    int fd = -1;
     unload(f);
-    if (!tqe_disk_get(disk, kind, j->keys[page], &f->bytes, &n)) {
-        f->bytes = NULL;
+    if (!tqe_disk_open_file(disk, kind, j->keys[page], &fd, &size)) {
         return false;
     }
-    bool ok = tqe_snap_parse(&f->head, f->bytes, n, &err) == TQE_OK;
-    if (!ok) {
-        free(f->bytes);
-        *f = (loaded){0};
-    } else if (!belongs(j, &f->head, kind == TQE_DISK_PAGE ? TQE_SNAP_PAGE : TQE_SNAP_END, page,
-                        &err)) {
-        unload(f);
-        ok = false;
+    const tqe_status st =
+        read_file(j, kind == TQE_DISK_PAGE ? TQE_SNAP_PAGE : TQE_SNAP_END, page, fd, size, f, &err);
+    (void)close(fd);
+    if (st == TQE_OK) {
+        return true;
     }
-    if (!ok && err.code == TQE_ERR_NOMEM) {
-        return false; /* not the file's fault */
-    }
-    if (!ok) {
+    unload(f);
+    if (st == TQE_ERR_IO) {
+        tqe_disk_complain(disk, err.text);
+    } else if (st != TQE_ERR_NOMEM) { /* memory is not the file's fault */
         tqe_disk_set_aside(disk, kind, j->keys[page], err.text);
     }
-    return ok;
+    return false;
 }
 
 typedef struct restore {
@@ -323,7 +361,7 @@ static uint32_t pages_on_disk(const job *j, uint32_t most)
 
 /* Take the prompt up from the disk when that gives more than n_have tokens. Returns the tokens, or
  * 0 when the session is as it was. */
-static uint32_t resume_from_disk(const job *j, uint32_t n_have)
+static uint32_t resume_from_disk(job *j, uint32_t n_have)
 {
     uint32_t most = j->n_pages;
     while (j->p->disk != NULL) {
@@ -347,9 +385,69 @@ static uint32_t resume_from_disk(const job *j, uint32_t n_have)
         if (st == TQE_ERR_NOMEM || st == TQE_ERR_FULL) {
             return 0;
         }
+        j->distrust = true;
         most = r.bad < k ? r.bad : k - 1; /* always less than before */
     }
     return 0;
+}
+
+/* ---- Storing -------------------------------------------------------------------------------- */
+
+/* Need the file not be written? One bad file is seldom alone: after a failed read the others are
+ * read before their presence counts, and all that are bad are mended by one prompt. */
+static bool is_stored(const job *j, tqe_disk_kind kind, uint32_t page)
+{
+    loaded f = {0};
+    if (!tqe_disk_has(j->p->disk, kind, j->keys[page])) {
+        return false;
+    }
+    const bool ok = !j->distrust || load(j, kind, page, &f);
+    unload(&f);
+    return ok;
+}
+
+/* Store what the timeline, which ends with page `end`, adds: its pages, and its end. */
+static void store(const job *j, uint32_t *n_stored, uint32_t end)
+{
+    tqe_disk *disk = j->p->disk;
+    const tqe_attn *a = tqe_session_attn(j->s);
+    tqe_error err;
+    if (disk == NULL || end == 0) {
+        return;
+    }
+    const uint32_t n_all = tqe_attn_list_parts(a, tqe_attn_seq(a), NULL);
+    tqe_snap_part *all = malloc(((size_t)n_all + 1) * sizeof(*all));
+    tqe_snap_part *some = malloc(((size_t)n_all + 1) * sizeof(*some));
+    if (all != NULL && some != NULL) {
+        uint8_t *bytes = NULL;
+        size_t n_bytes = 0;
+        (void)tqe_attn_list_parts(a, tqe_attn_seq(a), all);
+        for (uint32_t page = *n_stored; j->has_pages && page < end; page++) {
+            uint32_t n = 0;
+            for (uint32_t i = 0; i < n_all; i++) {
+                if (all[i].page == page && in_page(&j->head, &all[i])) {
+                    some[n++] = all[i];
+                }
+            }
+            if (!is_stored(j, TQE_DISK_PAGE, page) &&
+                build(j, TQE_SNAP_PAGE, page, some, n, &bytes, &n_bytes, &err) == TQE_OK) {
+                (void)tqe_disk_put(disk, TQE_DISK_PAGE, j->keys[page], bytes, n_bytes);
+            }
+        }
+        uint32_t n = 0;
+        for (uint32_t i = 0; i < n_all; i++) {
+            if (!in_page(&j->head, &all[i])) {
+                some[n++] = all[i];
+            }
+        }
+        if (j->needs_ends && !is_stored(j, TQE_DISK_END, end - 1) &&
+            build(j, TQE_SNAP_END, end - 1, some, n, &bytes, &n_bytes, &err) == TQE_OK) {
+            (void)tqe_disk_put(disk, TQE_DISK_END, j->keys[end - 1], bytes, n_bytes);
+        }
+        *n_stored = end;
+    }
+    free(all);
+    free(some);
 }
 
 /* ---- Prompts -------------------------------------------------------------------------------- */

@@ -307,16 +307,19 @@ tqe_status tqe_layers_read(tq_scheme *schemes, uint32_t n_layers, const char *pa
 
 /* ---- Means of keys --------------------------------------------------------------------------- */
 
-static tqe_status mean_value(lines *l, float *v)
+static tqe_status mean_value(lines *l, float *v, uint32_t i)
 {
+    char want[96];
     char *word = next_word(l);
     char *rest = word;
     /* strtof would take "nan", hexadecimal and what a locale makes of a comma, too. */
     if (word != NULL && strspn(word, "+-.0123456789eE") == strlen(word)) {
         *v = strtof(word, &rest);
     }
-    if (word == NULL || rest == word || *rest != '\0' || !isfinite(*v)) {
-        return bad_word(l, word, "a finite number");
+    if (word == NULL || rest == word || *rest != '\0' || !(fabsf(*v) <= TQE_KMEAN_MAX)) {
+        (void)snprintf(want, sizeof(want), "value %u of the mean, a number from -65504 to 65504",
+                       i);
+        return bad_word(l, word, want);
     }
     return TQE_OK;
 }
@@ -339,7 +342,7 @@ static tqe_status mean_line(lines *l, float *dst, const tqe_kmean_shape *s, bool
     }
     seen[row] = true;
     for (uint32_t i = 0; st == TQE_OK && i < s->d_k; i++) {
-        st = mean_value(l, &dst[row * s->d_k + i]);
+        st = mean_value(l, &dst[row * s->d_k + i], i);
     }
     return st == TQE_OK ? end_of_line(l) : st;
 }

@@ -19,6 +19,7 @@ extern "C" {
 #define TQE_MAX_LAYERS       1024u
 #define TQE_LAYERS_MAX_BYTES ((size_t)1 << 20)  /* largest layers=FILE */
 #define TQE_KMEAN_MAX_BYTES  ((size_t)64 << 20) /* largest kmean=FILE */
+#define TQE_KMEAN_MAX        65504.0f           /* largest size of a mean: of an f16 */
 
 /* schemes [n_layers], 1..TQE_MAX_LAYERS: what layers have that the file does not name on entry,
  * what all have on success. A named layer takes skip, sink, tail, start and attn from its entry:
@@ -44,7 +45,8 @@ tqe_status tqe_kmean_read(float *dst, const tqe_kmean_shape *shape, const char *
                           const char *path, tqe_error *err);
 tqe_status tqe_kmean_parse(float *dst, const tqe_kmean_shape *shape, const char *model,
                            const char *text, size_t n, const char *path, tqe_error *err);
-/* mean [n_layers][n_kv_heads][d_k], finite; read gives the same bits. As tqe_layers_write. */
+/* mean [n_layers][n_kv_heads][d_k], up to TQE_KMEAN_MAX; read gives the same bits. As
+ * tqe_layers_write. */
 tqe_status tqe_kmean_write(const char *path, const float *mean, const tqe_kmean_shape *shape,
                            const char *model, const char *comment, tqe_error *err);
 

@@ -109,8 +109,12 @@ tqe_status tqe_kmean_write(const char *path, const float *mean, const tqe_kmean_
     }
     const uint32_t n_rows = shape->n_layers * shape->n_kv_heads, d = shape->d_k;
     for (size_t i = 0; i < (size_t)n_rows * d; i++) {
-        if (!isfinite(mean[i])) {
-            return tqe_fail(err, TQE_ERR_ARG, "a mean of keys that is NaN or infinite");
+        if (!(fabsf(mean[i]) <= TQE_KMEAN_MAX)) {
+            return tqe_fail(err, TQE_ERR_ARG,
+                            "a mean of keys that is NaN or beyond 65504: value %u of layer %u, KV "
+                            "head %u",
+                            (uint32_t)(i % d), (uint32_t)(i / d) / shape->n_kv_heads,
+                            (uint32_t)(i / d) % shape->n_kv_heads);
         }
     }
     tqe_status st = start(&f, path, comment, err);

@@ -85,7 +85,8 @@ typedef struct tqe_prefix tqe_prefix;
 
 typedef struct tqe_prefix_params {
     const char *dir;      /* folder, made when absent; NULL: memory only */
-    uint64_t limit_bytes; /* of the folder, 0: 4 GiB; above it the least recently used goes */
+    uint64_t limit_bytes; /* of the folder, whoever writes into it, 0: 4 GiB; above it the least
+                             recently used goes; less than one page: nothing is stored, a problem */
     uint64_t queue_bytes; /* of pages that wait to be written, 0: 64 MiB; more are dropped */
     const void *salt;     /* secret of a tenant: only who gives the same reuses what he stored */
     size_t salt_bytes;

@@ -364,7 +364,7 @@ static void test_mixed_chain(void **state)
     } cases[] = {{page_in_trellis, "geometry"},
                  {page_of_model, "model"},
                  {page_of_scheme, "scheme"},
-                 {page_elsewhere, "token"},
+                 {page_elsewhere, "position"},
                  {page_of_token, "token"}};
     int32_t prompt[N];
     tqe_error err = {TQE_OK, ""};

@@ -5,6 +5,7 @@
 #include "state_support.h"
 
 #include <sys/resource.h>
+#include <ftw.h>
 #include <sys/wait.h>
 
 #include <signal.h>
@@ -385,6 +386,208 @@ static void test_pages_are_no_snapshots(void **state)
     state_remove(dir);
 }
 
+/* Names of pages, [cap][128]. */
+static size_t page_names(char names[][128], size_t cap)
+{
+    size_t n = 0;
+    DIR *d = opendir(dir);
+    assert_non_null(d);
+    for (struct dirent *e = readdir(d); e != NULL; e = readdir(d)) {
+        const size_t len = strlen(e->d_name);
+        if (len > 5 && len < 128 && strcmp(e->d_name + len - 5, ".page") == 0) {
+            assert_true(n < cap);
+            memcpy(names[n++], e->d_name, len + 1);
+        }
+    }
+    (void)closedir(d);
+    return n;
+}
+
+/* However many files are bad, and wherever: one prompt mends all. */
+static void all_mended(const char *kv)
+{
+    int32_t ids[330];
+    char names[8][128];
+    tqe_error err = {TQE_OK, ""};
+    state_tokens(ids, 330, 1, tiny);
+    state_remove(dir);
+    tqe_prefix *p = open_store(dir, 0, NULL);
+    tqe_session *s = state_session(tiny, kv, 400, 0);
+    (void)prompt(s, p, ids, 330);
+    tqe_prefix_free(p);
+    const size_t n_pages = page_names(names, 8), n_ends = state_count(dir, ".end", NULL);
+    assert_int_equal(n_pages, 5);
+    for (uint32_t which = 1; which < 32; which++) {
+        for (size_t i = 0; i < n_pages; i++) {
+            if ((which >> i & 1) != 0) {
+                damage(names[i], 3000 + i);
+            }
+        }
+        p = open_store(dir, 0, NULL);
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        assert_true(prompt(s, p, ids, 330) < 320);
+        assert_true(tqe_prefix_problem(p, &err));
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        assert_int_equal(prompt(s, p, ids, 330), 320);
+        no_problem(p);
+        tqe_prefix_free(p);
+    }
+    assert_int_equal(state_count(dir, ".end", NULL), n_ends);
+    tqe_session_free(s);
+    state_remove(dir);
+}
+
+static void test_all_mended(void **state)
+{
+    (void)state;
+    all_mended("turbo4");
+    all_mended("turbo4,tail=20");
+}
+
+static void put_le64(uint8_t *p, uint64_t v)
+{
+    for (int i = 0; i < 8; i++) {
+        p[i] = (uint8_t)(v >> (8 * i));
+    }
+}
+
+/* A size alone makes nobody read: 2 GB without a byte in them, whose header says so or does not, or
+ * has a table of that size. */
+static void test_large_pages(void **state)
+{
+    (void)state;
+    const uint64_t large = (uint64_t)2 << 30;
+    int32_t ids[100];
+    char names[1][128], path[1024];
+    tqe_error err = {TQE_OK, ""};
+    state_tokens(ids, 100, 1, tiny);
+    state_remove(dir);
+    tqe_prefix *p = open_store(dir, 0, NULL);
+    tqe_session *s = state_session(tiny, "turbo4", 200, 0);
+    (void)prompt(s, p, ids, 100);
+    tqe_prefix_free(p);
+    assert_int_equal(page_names(names, 1), 1);
+    (void)snprintf(path, sizeof(path), "%s/%s", dir, names[0]);
+    size_t n = 0;
+    uint8_t *page = state_read(path, &n);
+    for (int how = 0; how < 3; how++) {
+        uint8_t *b = malloc(n);
+        assert_non_null(b);
+        memcpy(b, page, n);
+        if (how > 0) {
+            put_le64(b + 24, large);
+        }
+        if (how == 2) {
+            const uint64_t n_parts = 2 * 1024 * 1024 / 64 * 1024, old = b[48];
+            put_le64(b + 16, ((uint64_t)b[16] | (uint64_t)b[17] << 8) +
+                                 ((n_parts * 48 + 63) & ~63ull) - ((old * 48 + 63) & ~63ull));
+            b[48] = 0;
+            b[50] = (uint8_t)(n_parts >> 16);
+            b[51] = (uint8_t)(n_parts >> 24);
+        }
+        state_write(path, b, n);
+        free(b);
+        assert_int_equal(truncate(path, (off_t)large), 0);
+        struct rusage before, after;
+        p = open_store(dir, (uint64_t)8 << 30, NULL);
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        assert_int_equal(getrusage(RUSAGE_SELF, &before), 0);
+        assert_int_equal(prompt(s, p, ids, 100), 0);
+        assert_int_equal(getrusage(RUSAGE_SELF, &after), 0);
+        assert_true(after.ru_maxrss - before.ru_maxrss < 200 * 1024); /* KiB */
+        assert_true(tqe_prefix_problem(p, &err));
+        const char *want = how == 0 ? "file length" : how == 1 ? "damaged" : "parts";
+        if (strstr(err.text, "set aside") == NULL || strstr(err.text, want) == NULL) {
+            fail_msg("%d: '%s'", how, err.text);
+        }
+        tqe_prefix_free(p);
+        size_t n_now = 0;
+        uint8_t *now = state_read(path, &n_now);
+        assert_int_equal(n_now, n); /* stored again */
+        assert_memory_equal(now, page, n);
+        free(now);
+    }
+    free(page);
+    tqe_session_free(s);
+    state_remove(dir);
+}
+
+static int remove_one(const char *path, const struct stat *sb, int flag, struct FTW *ftw)
+{
+    (void)sb;
+    (void)flag;
+    (void)ftw;
+    return remove(path);
+}
+
+/* A folder, a pipe, links and a device under the name of a page: said, moved away, and the page is
+ * stored again; twice, so that the name aside is taken by what cannot be replaced. */
+static void test_no_files(void **state)
+{
+    (void)state;
+    enum { FOLDER, PIPE, DANGLING, TO_FILE, TO_FOLDER, DEVICE, FULL_FOLDER, KINDS };
+    int32_t ids[130];
+    char names[2][128], path[1024], inside[1100];
+    tqe_error err = {TQE_OK, ""};
+    state_tokens(ids, 130, 1, tiny);
+    state_remove(dir);
+    tqe_prefix *p = open_store(dir, 0, NULL);
+    tqe_session *s = state_session(tiny, "turbo4", 200, 0);
+    (void)prompt(s, p, ids, 130);
+    float *want = state_logits(s, tiny);
+    tqe_prefix_free(p);
+    assert_int_equal(page_names(names, 2), 2);
+    for (int round = 0; round < 2 * KINDS; round++) {
+        (void)snprintf(path, sizeof(path), "%s/%s", dir, names[round & 1]);
+        assert_int_equal(unlink(path), 0);
+        int made = 0;
+        switch (round % KINDS) {
+        case FOLDER:
+            made = mkdir(path, 0700);
+            break;
+        case PIPE:
+            made = mkfifo(path, 0600);
+            break;
+        case DANGLING:
+            made = symlink("/nonexistent/file", path);
+            break;
+        case TO_FILE:
+            made = symlink("/proc/self/exe", path);
+            break;
+        case TO_FOLDER:
+            made = symlink("/", path);
+            break;
+        case DEVICE:
+            made = mknod(path, S_IFCHR | 0600, (1 << 8) | 5);
+            break; /* zeros for ever */
+        default:
+            made = mkdir(path, 0700);
+            (void)snprintf(inside, sizeof(inside), "%s/file", path);
+            state_write(inside, (const uint8_t *)"x", 1);
+        }
+        if (made != 0 && round % KINDS == DEVICE && geteuid() != 0) {
+            continue;
+        }
+        assert_int_equal(made, 0);
+        p = open_store(dir, 0, NULL);
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        assert_true(prompt(s, p, ids, 130) < 128);
+        state_same(s, want, tiny, "no file");
+        want = state_logits(s, tiny);
+        assert_true(tqe_prefix_problem(p, &err));
+        if (strstr(err.text, "set aside as .bad and computed again: it is not a regular") == NULL) {
+            fail_msg("round %d: '%s'", round, err.text);
+        }
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        assert_int_equal(prompt(s, p, ids, 130), 128); /* stored again */
+        no_problem(p);
+        tqe_prefix_free(p);
+    }
+    free(want);
+    tqe_session_free(s);
+    assert_int_equal(nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
+}
+
 static uint64_t folder_bytes(void)
 {
     uint64_t total = 0;
@@ -423,6 +626,96 @@ static void test_disk_limit(void **state)
     p = open_store(dir, limit / 3, NULL); /* a smaller limit holds from the start */
     assert_true(folder_bytes() <= limit / 3);
     tqe_prefix_free(p);
+    tqe_session_free(s);
+    state_remove(dir);
+}
+
+/* A limit that no page fits: said once, with the value that would do, which does. */
+static void test_tiny_limit(void **state)
+{
+    (void)state;
+    static const uint64_t limits[] = {1, 1024};
+    int32_t ids[330];
+    tqe_error err = {TQE_OK, ""};
+    tqe_session *s = state_session(tiny, "f16", 400, 0);
+    state_tokens(ids, 330, 1, tiny);
+    for (size_t i = 0; i < 2; i++) {
+        state_remove(dir);
+        tqe_prefix *p = open_store(dir, limits[i], NULL);
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        assert_int_equal(prompt(s, p, ids, 330), 0);
+        assert_true(tqe_prefix_problem(p, &err));
+        assert_non_null(strstr(err.text, i == 0 ? "limit of 1 bytes" : "limit of 1024 bytes"));
+        assert_int_equal(folder_bytes(), 0);
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        (void)prompt(s, p, ids, 330);
+        no_problem(p);
+        tqe_prefix_free(p);
+    }
+    tqe_prefix *p = open_store(dir, limits[0], NULL);
+    state_ok(tqe_session_truncate(s, 0, &err), &err);
+    (void)prompt(s, p, ids, 330);
+    assert_true(tqe_prefix_problem(p, &err));
+    tqe_prefix_free(p);
+    const char *least = strstr(err.text, "stored; ");
+    assert_non_null(least);
+    p = open_store(dir, strtoull(least + 8, NULL, 10), NULL);
+    state_ok(tqe_session_truncate(s, 0, &err), &err);
+    (void)prompt(s, p, ids, 65);
+    no_problem(p);
+    assert_int_equal(state_count(dir, ".page", NULL), 1);
+    tqe_prefix_free(p);
+    tqe_session_free(s);
+    state_remove(dir);
+}
+
+/* The limit is the folder's: three processes that each store less than it store more together. */
+static void test_shared_limit(void **state)
+{
+    (void)state;
+    enum { PROCESSES = 3, N = 330 };
+    int32_t ids[N];
+    tqe_error err = {TQE_OK, ""};
+    tqe_session *s = state_session(tiny, "f16", 400, 0);
+    state_remove(dir);
+    tqe_prefix *p = open_store(dir, 0, NULL);
+    state_tokens(ids, N, 1, tiny);
+    (void)prompt(s, p, ids, N);
+    tqe_prefix_free(p);
+    const uint64_t one = folder_bytes(), page = one / 5, limit = 2 * one;
+    state_remove(dir);
+    state_ok(tqe_session_truncate(s, 0, &err), &err);
+    int pipes[2];
+    char byte = 0;
+    assert_int_equal(pipe(pipes), 0);
+    (void)fflush(NULL);
+    pid_t child[PROCESSES];
+    for (int c = 0; c < PROCESSES; c++) {
+        child[c] = fork();
+        if (child[c] == 0) {
+            tqe_prefix *q = NULL;
+            const tqe_prefix_params params = {.dir = dir, .limit_bytes = limit};
+            int bad = tqe_prefix_create(&q, &params, &err) != TQE_OK;
+            (void)close(pipes[1]);
+            bad = bad || read(pipes[0], &byte, 1) != 0; /* all have opened it empty */
+            state_tokens(ids, N, 50 + (uint64_t)c, tiny);
+            bad = bad || tqe_session_prompt(s, q, ids, N, NULL, NULL, NULL, &err) != TQE_OK;
+            tqe_prefix_free(q);
+            _exit(bad);
+        }
+    }
+    (void)usleep(200000);
+    (void)close(pipes[1]);
+    for (int c = 0; c < PROCESSES; c++) {
+        int status = 0;
+        assert_int_equal(waitpid(child[c], &status, 0), child[c]);
+        assert_int_equal(status, 0);
+    }
+    (void)close(pipes[0]);
+    if (folder_bytes() > limit + PROCESSES * page || folder_bytes() < limit / 2) {
+        fail_msg("%llu bytes, limit %llu", (unsigned long long)folder_bytes(),
+                 (unsigned long long)limit);
+    }
     tqe_session_free(s);
     state_remove(dir);
 }
@@ -551,6 +844,14 @@ static void test_read_only_folder(void **state)
             bad = (reused != 192) | !tqe_prefix_problem(q, &err) << 1 |
                   (strstr(err.text, "Permission denied") == NULL) << 2;
         }
+        char below[600];
+        (void)snprintf(below, sizeof(below), "%s/store", dir);
+        const tqe_prefix_params new_one = {.dir = below};
+        tqe_prefix *none = NULL;
+        if (tqe_prefix_create(&none, &new_one, &err) != TQE_ERR_IO ||
+            strstr(err.text, "Permission denied") == NULL) { /* why it cannot be made */
+            bad |= 8;
+        }
         _exit(bad);
     }
     int status = 0;
@@ -656,13 +957,25 @@ static void test_cancel_and_arguments(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_scheme),  cmocka_unit_test(test_lengths),
-        cmocka_unit_test(test_memory),        cmocka_unit_test(test_memory_is_cold),
-        cmocka_unit_test(test_memory_limit),  cmocka_unit_test(test_damaged_pages),
-        cmocka_unit_test(test_foreign_pages), cmocka_unit_test(test_pages_are_no_snapshots),
-        cmocka_unit_test(test_disk_limit),    cmocka_unit_test(test_full_queue),
-        cmocka_unit_test(test_sick_disk),     cmocka_unit_test(test_read_only_folder),
-        cmocka_unit_test(test_shared_folder), cmocka_unit_test(test_cancel_and_arguments),
+        cmocka_unit_test(test_every_scheme),
+        cmocka_unit_test(test_lengths),
+        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_memory_is_cold),
+        cmocka_unit_test(test_memory_limit),
+        cmocka_unit_test(test_damaged_pages),
+        cmocka_unit_test(test_foreign_pages),
+        cmocka_unit_test(test_pages_are_no_snapshots),
+        cmocka_unit_test(test_all_mended),
+        cmocka_unit_test(test_large_pages),
+        cmocka_unit_test(test_no_files),
+        cmocka_unit_test(test_disk_limit),
+        cmocka_unit_test(test_tiny_limit),
+        cmocka_unit_test(test_shared_limit),
+        cmocka_unit_test(test_full_queue),
+        cmocka_unit_test(test_sick_disk),
+        cmocka_unit_test(test_read_only_folder),
+        cmocka_unit_test(test_shared_folder),
+        cmocka_unit_test(test_cancel_and_arguments),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -218,6 +218,10 @@ static void test_means_that_are_refused(void **state)
         {HEAD "0 0 1 1e39 3\n", TQE_ERR_FORMAT, "line 4: 1e39 where"},
         {HEAD "0 0 1 -1e999999999 3\n", TQE_ERR_FORMAT, "line 4: -1e999999999 where"},
         {HEAD "0 0 1 0x1 3\n", TQE_ERR_FORMAT, "line 4: 0x1 where"},
+        {HEAD "0 0 1 65520 3\n", TQE_ERR_FORMAT, "line 4: 65520 where there should be value 1 of"},
+        {HEAD "0 0 1 2 -65504.01\n", TQE_ERR_FORMAT,
+         "line 4: -65504.01 where there should be value 2 of the mean, a number from -65504"},
+        {HEAD "0 0 3e38 2 3\n", TQE_ERR_FORMAT, "line 4: 3e38 where there should be value 0 of"},
         {HEAD "0 0 1 2,5 3\n", TQE_ERR_FORMAT, "line 4: 2,5 where"},
         {HEAD "0 0 1 1e 3\n", TQE_ERR_FORMAT, "line 4: 1e where"},
         {HEAD "0 0 1 - 3\n", TQE_ERR_FORMAT, "line 4: - where"},
@@ -251,16 +255,22 @@ static void test_what_is_written_is_read(void **state)
     tqe_error err = {TQE_OK, ""};
     for (int i = 0; i < N; i++) {
         uint32_t bits;
-        do { /* any finite value, subnormals and both zeros too */
+        do { /* any value up to the largest, subnormals and both zeros too */
             bits = i < 4 ? (uint32_t)i << 31 : (uint32_t)test_random(&seed);
-        } while ((bits & 0x7f800000u) == 0x7f800000u);
-        memcpy(&want[i], &bits, sizeof(bits));
+            memcpy(&want[i], &bits, sizeof(bits));
+        } while (!(fabsf(want[i]) <= TQE_KMEAN_MAX));
     }
+    want[6] = TQE_KMEAN_MAX;
+    want[7] = -TQE_KMEAN_MAX;
     state_ok(tqe_kmean_write(kmean, want, &shape, HEX, "by a test", &err), &err);
     state_ok(tqe_kmean_read(got, &shape, HEX, kmean, &err), &err);
     assert_memory_equal(got, want, sizeof(want));
-    want[5] = INFINITY;
-    assert_int_equal(tqe_kmean_write(kmean, want, &shape, HEX, NULL, &err), TQE_ERR_ARG);
+    static const float too_large[] = {INFINITY, NAN, 65520, -65536};
+    for (size_t i = 0; i < 4; i++) {
+        want[H * D + D + 5] = too_large[i];
+        assert_int_equal(tqe_kmean_write(kmean, want, &shape, HEX, NULL, &err), TQE_ERR_ARG);
+        assert_non_null(strstr(err.text, "value 5 of layer 1, KV head 1"));
+    }
     state_ok(tqe_kmean_read(got, &shape, HEX, kmean, &err), &err); /* still the old one */
 
     static const char *const texts[] = {"tcq4",          "tcq4", "f16", "turbo8v4,mean",

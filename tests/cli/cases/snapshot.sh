@@ -97,6 +97,8 @@ done
 cat err1 err2 | grep -c 'warning: prefix store .* is set aside as .bad and computed again: damaged'
 ls store/*.bad | wc -l
 gen -p a -n 1 --prefix-store none/store 2>&1 | grep warning
+gen -p "$text" -n 1 --prefix-store small --prefix-limit 1K 2>&1 | sed -n '/^tq.*warning/p' | digits
+ls small/*.page 2>/dev/null | wc -l
 # Files of a scheme: the same file goes on, another one is refused; means of another model, too.
 printf 'turboquant-layers 1\n0 turbo8\n' >layers
 gen -p 'The harbour' -n 8 --kv turbo4,layers=layers --save mixed.tqs >/dev/null 2>&1
