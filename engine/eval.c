@@ -158,7 +158,7 @@ static tqe_status add_scheme(tqe_eval *e, const char *kv, bool exact, tqe_error 
 {
     tq_scheme scheme;
     char name[TQ_SCHEME_TEXT_BYTES];
-    char why[256] = "";
+    char why[TQ_SCHEME_ERROR_BYTES] = "";
     tq_status parsed = tq_scheme_parse(&scheme, kv, why, sizeof(why));
     for (int i = 0; i <= (int)exact; i++) {
         if (exact && parsed == TQ_OK) {

@@ -168,7 +168,7 @@ static tqe_status check_params(const tqe_model *m, const tqe_session_params *p,
     if (info->n_batch > info->n_ctx) {
         info->n_batch = info->n_ctx;
     }
-    char why[512] = ""; /* names all that is valid */
+    char why[TQ_SCHEME_ERROR_BYTES] = "";
     const char *text = p->kv != NULL ? p->kv : "turbo:k8v3";
     if (tq_scheme_parse(&geo->scheme, text, why, sizeof(why)) != TQ_OK) {
         return tqe_fail(err, TQE_ERR_SCHEME, "%s", why);

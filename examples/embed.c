@@ -21,7 +21,7 @@ static void check(tq_status s, const char *what)
 
 int main(void)
 {
-    char why[128] = "";
+    char why[TQ_SCHEME_ERROR_BYTES] = "";
     tq_layer layer = {.n_kv_heads = N_KV_HEADS, .d_k = D, .d_v = D};
     check(tq_scheme_parse(&layer.scheme, "turbo:k8v3", why, sizeof why), why);
     tq_cache_config config = {

@@ -4,7 +4,9 @@
  * packed blocks; 4. cache, a paged store of keys and values; 5. attention on its packed bytes.
  *
  * The library needs libc and libm, starts no thread, prints nothing, never aborts, reads no
- * environment. Objects live in memory that the caller gives (`*_bytes` then `*_init`) or that
+ * environment. Equal bytes need the floating point that C starts with: round to nearest, no flush
+ * to zero, no denormals as zero. Objects live in memory that the caller gives (`*_bytes` then
+ * `*_init`) or that
  * `*_create` takes from an allocator. Everything that can fail returns tq_status and leaves its
  * objects as they were, unless the function says otherwise. "f32" is IEEE binary32. Shapes are
  * written slowest dimension first. Formats are specified in docs/format.md.
@@ -72,8 +74,9 @@ typedef enum tq_family {
 /* FUSED reads the packed bytes; DEQUANT decodes to f32, then plain attention: the reference. */
 typedef enum tq_attn_mode { TQ_ATTN_FUSED = 0, TQ_ATTN_DEQUANT = 1 } tq_attn_mode;
 /* clang-format on */
-#define TQ_SCHEME_FILE_BYTES 96  /* longest file name in a scheme, with its terminator */
-#define TQ_SCHEME_TEXT_BYTES 320 /* longest canonical spelling, with its terminator */
+#define TQ_SCHEME_FILE_BYTES  96  /* longest file name in a scheme, with its terminator */
+#define TQ_SCHEME_TEXT_BYTES  320 /* longest canonical spelling, with its terminator */
+#define TQ_SCHEME_ERROR_BYTES 512 /* longest message of tq_scheme_parse, with its terminator */
 
 /* A parsed scheme; compare by its canonical text. kmean and layers name files that the caller reads
  * (tq_layer.k_mean, one scheme per layer); a cache takes schemes in which they are "". */
@@ -91,8 +94,8 @@ typedef struct tq_scheme {
 
 /* Parse a scheme string: base { "," option }, docs/format.md "Schemes". Nothing outside the grammar
  * is accepted, replaced or clamped. out: written on success only. err: NULL or gets, on failure,
- * one line that names the offending part and the valid set (truncated to err_bytes). Errors:
- * TQ_ERR_SCHEME, TQ_ERR_ARG. Any thread. */
+ * one line that names the offending part and the valid set, whole from TQ_SCHEME_ERROR_BYTES on,
+ * else truncated. Errors: TQ_ERR_SCHEME, TQ_ERR_ARG. Any thread. */
 TQ_API tq_status tq_scheme_parse(tq_scheme *out, const char *text, char *err, size_t err_bytes);
 
 /* Canonical spelling, the identity of the scheme: "tcq4v3,tail=64". parse(format(s)) == s. Errors:

@@ -279,10 +279,16 @@ void tq_codec_decode_planes(const tq_codec *c, float *dst, size_t dst_stride, tq
     (rotated ? k->decode_rotated : k->decode)[kfmt](c, dst, dst_stride, src, n);
 }
 
+/* All zero, as before tq_codec_init or after it failed, a codec is none. */
+static int is_ready(const tq_codec *c)
+{
+    return c && c->kernels && c->block_bytes;
+}
+
 tq_status tq_codec_encode(const tq_codec *c, void *dst, size_t dst_bytes, const float *src,
                           size_t src_stride, size_t n, size_t *bad_row)
 {
-    if (!c || (n && (!dst || !src || src_stride < c->dim)))
+    if (!is_ready(c) || (n && (!dst || !src || src_stride < c->dim)))
         return TQ_ERR_ARG;
     if (n > dst_bytes / c->block_bytes)
         return TQ_ERR_SIZE;
@@ -294,7 +300,7 @@ tq_status tq_codec_encode(const tq_codec *c, void *dst, size_t dst_bytes, const 
 tq_status tq_codec_decode(const tq_codec *c, float *dst, size_t dst_stride, const void *src,
                           size_t src_bytes, size_t n)
 {
-    if (!c || (n && (!dst || !src || dst_stride < c->dim)))
+    if (!is_ready(c) || (n && (!dst || !src || dst_stride < c->dim)))
         return TQ_ERR_ARG;
     if (n > src_bytes / c->block_bytes)
         return TQ_ERR_SIZE;

@@ -9,6 +9,8 @@
 #ifndef TQ_F16_H
 #define TQ_F16_H
 
+#include "exact.h"
+
 #include <stdint.h>
 #include <string.h>
 

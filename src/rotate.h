@@ -3,6 +3,8 @@
 #ifndef TQ_ROTATE_H
 #define TQ_ROTATE_H
 
+#include "exact.h"
+
 #include <stdint.h>
 
 /* Is there a transform of this dimension? Multiples of 8 in 16..1024 whose odd part is 1, 3, 5, 7

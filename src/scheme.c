@@ -173,7 +173,20 @@ static void put_bit_set(out_text *o, const char *digits)
 
 typedef struct parser {
     out_text err;
+    const char *base; /* of the text */
+    size_t base_n;
 } parser;
+
+/* Can an option have this name? It fits its field and has neither commas nor control characters. */
+static int is_file_name(const char *p, size_t n)
+{
+    if (n >= TQ_SCHEME_FILE_BYTES)
+        return 0;
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)p[i] < 0x20 || p[i] == 0x7f || p[i] == ',')
+            return 0;
+    return 1;
+}
 
 static int part_is(const char *part, size_t n, const char *name)
 {
@@ -224,6 +237,17 @@ static tq_status set_bits(parser *p, const base_rule *rule, const char *k, const
     return TQ_OK;
 }
 
+/* B: bits of both. No format of values has bits that keys of its family lack. */
+static tq_status set_both(parser *p, const base_rule *rule, const char *b, tq_scheme *s)
+{
+    if (!strchr(rule->v_digits, *b)) {
+        complain(p, "bits", b, 1, " are not one of ");
+        put_bit_set(&p->err, rule->v_digits);
+        return TQ_ERR_SCHEME;
+    }
+    return set_bits(p, rule, b, b, s);
+}
+
 /* N: one of a few numbers, nothing else. */
 static int group_set(tq_scheme *s, const char *part, size_t n)
 {
@@ -256,16 +280,16 @@ static tq_status parse_rest(parser *p, const base_rule *rule, const char *rest, 
         if (n == 3 && rest[1] == 'v')
             return set_bits(p, rule, rest, rest + 2, s);
         if (n == 1)
-            return set_bits(p, rule, rest, rest, s);
+            return set_both(p, rule, rest, s);
         break;
     case FORM_ONE:
         if (n == 1)
-            return set_bits(p, rule, rest, rest, s);
+            return set_both(p, rule, rest, s);
         break;
     case FORM_GROUP:
         s->group = groups[0];
         if (n == 1 || (rest[1] == 'g' && group_set(s, rest + 2, n - 2)))
-            return set_bits(p, rule, rest, rest, s);
+            return set_both(p, rule, rest, s);
         break;
     }
     complain(p, "base", part, part_n, " is not of the form ");
@@ -319,14 +343,10 @@ static int parse_number(const char *part, size_t n, uint32_t max, uint32_t *out)
     return v <= max;
 }
 
-/* A name without control characters that fits its field. */
 static int parse_file(const char *part, size_t n, char dst[TQ_SCHEME_FILE_BYTES])
 {
-    if (n == 0 || n >= TQ_SCHEME_FILE_BYTES)
+    if (n == 0 || !is_file_name(part, n))
         return 0;
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)part[i] < 0x20 || part[i] == 0x7f)
-            return 0;
     memcpy(dst, part, n);
     dst[n] = '\0';
     return 1;
@@ -377,7 +397,8 @@ static tq_status parse_option(parser *p, const char *part, size_t n, tq_scheme *
     }
     *seen |= bit;
     if (!(o->families & 1u << s->family)) {
-        complain(p, "option", part, n, " does not apply to this base");
+        complain(p, "option", part, n, " does not apply to base ");
+        put_quoted(&p->err, p->base, p->base_n);
         return TQ_ERR_SCHEME;
     }
     if (o->kind == OPTION_FLAG) {
@@ -391,6 +412,10 @@ static tq_status parse_option(parser *p, const char *part, size_t n, tq_scheme *
     if (o->kind == OPTION_NUMBER) {
         put(&p->err, " with N in 0..");
         put_number(&p->err, o->max);
+    } else if (o->kind == OPTION_FILE) {
+        put(&p->err, " with a name of 1 to ");
+        put_number(&p->err, TQ_SCHEME_FILE_BYTES - 1);
+        put(&p->err, " bytes without control characters");
     }
     return TQ_ERR_SCHEME;
 }
@@ -407,6 +432,8 @@ tq_status tq_scheme_parse(tq_scheme *out, const char *text, char *err, size_t er
         return TQ_ERR_ARG;
 
     size_t n = strcspn(text, ",");
+    p.base = text;
+    p.base_n = n;
     tq_status status = parse_base(&p, text, n, &s, &seen);
     while (status == TQ_OK && text[n] == ',') {
         text += n + 1;
@@ -459,7 +486,7 @@ static const base_rule *rule_of(const tq_scheme *s)
         if (o->kind == OPTION_FILE) {
             const char *file = (const char *)s + o->off_bytes;
             const char *end = memchr(file, '\0', TQ_SCHEME_FILE_BYTES);
-            if (!end || memchr(file, ',', (size_t)(end - file)))
+            if (!end || !is_file_name(file, (size_t)(end - file)))
                 return NULL;
             is_set = file[0] != '\0';
         } else {

@@ -48,7 +48,11 @@ def main():
         return check(a.check)
     if a.make:
         return golden_blocks.make(a.make) or 0
-    n, bad = cross.cross(a.cross, a.seed, a.rounds)
+    try:
+        n, bad = cross.cross(a.cross, a.seed, a.rounds)
+    except (OSError, cross.NoAnswer) as why:
+        print("tq_ref.py: %s: %s" % (a.cross, why), file=sys.stderr)
+        return 1
     print("%d blocks compared, %d differences" % (n, len(bad)))
     for line in bad:
         print("FAIL", line)

@@ -376,6 +376,17 @@ static void fill_rows(codec_bench *b)
     }
 }
 
+static bool any_takes(uint32_t dim)
+{
+    tq_codec c;
+    for (size_t i = 0; i < N_FORMATS; i++) {
+        if (tq_codec_init(&c, formats[i].format, dim, formats[i].flags, TQ_ISA_SCALAR) == TQ_OK) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static int codec_bench_run(codec_bench *b, uint32_t mask)
 {
     static const uint32_t order[MAX_ISAS] = {TQ_ISA_SCALAR, TQ_ISA_NEON, TQ_ISA_AVX2,
@@ -474,6 +485,11 @@ int bench_codec(int argc, char **argv)
             args_hint(&cmd);
         }
         return usage ? TQ_EXIT_USAGE : TQ_EXIT_FAILED;
+    }
+    if (!any_takes(b.dim)) {
+        msg_error("--dim: no format takes %u elements; multiples of 8 in 16..1024", b.dim);
+        args_hint(&cmd);
+        return TQ_EXIT_USAGE;
     }
     return codec_bench_run(&b, mask);
 }

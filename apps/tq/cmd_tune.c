@@ -492,7 +492,7 @@ int cmd_tune(int argc, char **argv)
         msg_error("%s", wrong);
     }
     tq_scheme base;
-    char canonical[TQ_SCHEME_TEXT_BYTES], why[512];
+    char canonical[TQ_SCHEME_TEXT_BYTES], why[TQ_SCHEME_ERROR_BYTES];
     bool ok = !wrong && setup_check(&o.setup);
     if (ok && (tq_scheme_parse(&base, o.base, why, sizeof why) != TQ_OK ||
                tq_scheme_format(&base, canonical, sizeof canonical) != TQ_OK)) {

@@ -80,7 +80,7 @@ bool setup_check_kv(const char *text, tq_scheme *scheme, char *canonical)
             return false;
         }
     }
-    char why[512];
+    char why[TQ_SCHEME_ERROR_BYTES];
     if (tq_scheme_parse(scheme, text, why, sizeof why) != TQ_OK) {
         /* The library's line begins with the subject, which the flag names already. */
         static const char subject[] = "scheme: ";

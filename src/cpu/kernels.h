@@ -17,6 +17,7 @@
 #ifndef TQ_CPU_KERNELS_H
 #define TQ_CPU_KERNELS_H
 
+#include "exact.h"
 #include "turboquant.h"
 
 /* Rows in separate planes: row i of a plane starts at plane + i * stride (bytes). A contiguous

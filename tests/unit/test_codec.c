@@ -307,6 +307,22 @@ static void wrong_arguments(void **state)
     assert_int_equal(tq_codec_encode(&c, block, 56, x, 128, SIZE_MAX, NULL), TQ_ERR_SIZE);
     assert_int_equal(tq_codec_encode(&c, block, 56, x, 128, SIZE_MAX / 56 + 2, NULL), TQ_ERR_SIZE);
     assert_int_equal(tq_codec_encode(&c, NULL, 0, NULL, 0, 0, NULL), TQ_OK);
+
+    /* All zero, and left so by an init that fails; views and plans likewise. */
+    tq_codec none = {0};
+    assert_int_equal(tq_codec_init(&none, TQ_FMT_LLOYD_V3, 88, 0, TQ_ISA_ALL), TQ_ERR_DIM);
+    assert_int_equal(tq_codec_encode(&none, block, 56, x, 128, 1, NULL), TQ_ERR_ARG);
+    assert_int_equal(tq_codec_encode(&none, NULL, 0, NULL, 0, 0, NULL), TQ_ERR_ARG);
+    assert_int_equal(tq_codec_decode(&none, x, 128, block, 56, 1), TQ_ERR_ARG);
+    assert_int_equal(tq_codec_decode(&none, NULL, 0, NULL, 0, 0), TQ_ERR_ARG);
+    tq_view view = {0};
+    tq_attn_plan plan = {0};
+    const tq_attn_config attn = {.n_q_heads = 1, .q_len = 1, .scale = 1};
+    assert_int_equal(tq_view_decode(&view, 0, 0, 0, x, x), TQ_ERR_ARG);
+    assert_int_equal(tq_view_decode_at(&view, 0, 0, 0, 0, x, x), TQ_ERR_ARG);
+    assert_int_equal(tq_attn_plan_init(&plan, &attn, &view), TQ_ERR_ARG);
+    assert_int_equal(tq_attn_run(&plan, &view, x, 128, x, 128, block, sizeof block), TQ_ERR_ARG);
+
     assert_int_equal(tq_codec_decode(NULL, x, 128, block, 56, 1), TQ_ERR_ARG);
     assert_int_equal(tq_codec_decode(&c, NULL, 128, block, 56, 1), TQ_ERR_ARG);
     assert_int_equal(tq_codec_decode(&c, x, 127, block, 56, 1), TQ_ERR_ARG);

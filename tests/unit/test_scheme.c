@@ -66,13 +66,14 @@ static const struct {
     {"f16:k8v3", "\"f16:k8v3\""},
     {"fp16", "\"fp16\""},
     {"turbo+4", "\"turbo+4\""},
-    {"turbo0", "value bits \"0\" are not one of 2 3 4 5 6 8"},
+    {"turbo0", "scheme: bits \"0\" are not one of 2 3 4 5 6 8"},
     {"turbo16", "\"turbo16\" is not of the form turboB or turboKvV"},
     {"turbo0v", "\"turbo0v\""},
     {"turbo0v0", "value bits \"0\" are not one of 2 3 4 5 6 8"},
-    {"turbo1", "key bits \"1\" are not one of 0 2 3 4 5 6 8"},
-    {"turbo7", "key bits \"7\""},
-    {"turbo9", "key bits \"9\""},
+    {"turbo1", "scheme: bits \"1\" are not one of 2 3 4 5 6 8"},
+    {"turbo1v4", "key bits \"1\" are not one of 0 2 3 4 5 6 8"},
+    {"turbo7", "scheme: bits \"7\""},
+    {"turbo9", "scheme: bits \"9\""},
     {"turbo4v1", "value bits \"1\""},
     {"turbo4v7", "value bits \"7\""},
     {"turbo4v16", "\"turbo4v16\""},
@@ -90,8 +91,8 @@ static const struct {
     {"turbo4v2-compact,attn=dequant", "option \"attn=dequant\" is given twice"},
     {"turbo4:k8v3", "\"turbo4:k8v3\""},
     {"tcq", "\"tcq\" is unknown"},
-    {"tcq1", "key bits \"1\" are not one of 2 3 4 5 6"},
-    {"tcq8", "key bits \"8\""},
+    {"tcq1", "scheme: bits \"1\" are not one of 2 3 4 5 6"},
+    {"tcq8", "scheme: bits \"8\""},
     {"tcq0v4", "key bits \"0\""},
     {"tcq4v8", "value bits \"8\""},
     {"affine", "\"affine\" is unknown"},
@@ -111,10 +112,10 @@ static const struct {
     {"fork4", "\"fork4\" is unknown"},
     {"turbo4,mean=1", "option \"mean=1\""},
     {"turbo4,mean,mean", "option \"mean\" is given twice"},
-    {"turbo:k8v3,mean", "option \"mean\" does not apply"},
+    {"turbo:k8v3,mean", "option \"mean\" does not apply to base \"turbo:k8v3\""},
     {"affine8,mean", "option \"mean\" does not apply"},
     {"mse4,mean", "option \"mean\" does not apply"},
-    {"f16,tail=4", "option \"tail=4\" does not apply"},
+    {"f16,tail=4", "option \"tail=4\" does not apply to base \"f16\""},
     {"f32,kmean=x", "option \"kmean=x\" does not apply"},
     {"turbo4,skip", "option \"skip\""},
     {"turbo4,skip=", "option \"skip=\" has no valid value; valid: skip=N with N in 0..512"},
@@ -132,6 +133,10 @@ static const struct {
     {"turbo4,tail=1,tail=1", "given twice"},
     {"turbo4,kmean=", "option \"kmean=\" has no valid value"},
     {"turbo4,kmean=a\nb", "has no valid value"},
+    {"turbo4,kmean=" /* 96 bytes */
+     "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn"
+     "nnn",
+     "valid: kmean=FILE with a name of 1 to 95 bytes without control characters"},
     {"turbo4,layers", "option \"layers\""},
     {"turbo-4", "\"turbo-4\""},
     {"TURBO", "\"TURBO\""},
@@ -216,7 +221,7 @@ static void refused_strings(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(refused); i++) {
         tq_scheme s, before;
-        char err[256];
+        char err[TQ_SCHEME_ERROR_BYTES + 64];
 
         memset(&s, 0x5a, sizeof s);
         before = s;
@@ -225,6 +230,7 @@ static void refused_strings(void **state)
         if (!strstr(err, refused[i].message))
             fail_msg("\"%s\": message \"%s\" lacks \"%s\"", refused[i].text, err,
                      refused[i].message);
+        assert_in_range(strlen(err), 1, TQ_SCHEME_ERROR_BYTES - 1);
         assert_memory_equal(&s, &before, sizeof s);
     }
 }
@@ -382,13 +388,14 @@ static void long_text_and_short_buffers(void **state)
     enum { N = 100000 };
     char *text = test_malloc(N + 1);
     tq_scheme s;
-    char full[512];
+    char full[2 * TQ_SCHEME_ERROR_BYTES];
 
     (void)state;
     memset(text, 'a', N);
     text[N] = '\0';
     assert_int_equal(tq_scheme_parse(&s, text, full, sizeof full), TQ_ERR_SCHEME);
     assert_non_null(strstr(full, "aaaa...\" is unknown; valid:"));
+    assert_in_range(strlen(full), 1, TQ_SCHEME_ERROR_BYTES - 1); /* the longest list */
     memcpy(text, "turbo,", 6);
     assert_int_equal(tq_scheme_parse(&s, text, full, sizeof full), TQ_ERR_SCHEME);
     memcpy(text, "turbo:", 6);
@@ -449,6 +456,10 @@ static void wrong_arguments(void **state)
         {.family = TQ_FAMILY_NORM, .k_bits = 4, .v_bits = 4, .mean = 2},
         {.family = TQ_FAMILY_NORM, .k_bits = 4, .v_bits = 4, .skip = 513},
         {.family = TQ_FAMILY_NORM, .k_bits = 4, .v_bits = 4, .kmean = "a,b"},
+        {.family = TQ_FAMILY_NORM, .k_bits = 4, .v_bits = 4, .kmean = "a\nb"},
+        {.family = TQ_FAMILY_NORM, .k_bits = 4, .v_bits = 4, .kmean = "\x7f"},
+        {.family = TQ_FAMILY_F16, .k_bits = 16, .v_bits = 16, .layers = "a\tb"},
+        {.family = TQ_FAMILY_F16, .k_bits = 16, .v_bits = 16, .layers = "x,tail=4"},
         {.family = TQ_FAMILY_TRELLIS, .k_bits = 8, .v_bits = 4},
         {.family = TQ_FAMILY_UNIFORM, .k_bits = 8, .v_bits = 8},
         {.family = TQ_FAMILY_UNIFORM, .k_bits = 8, .v_bits = 4, .group = 64},
@@ -457,6 +468,26 @@ static void wrong_arguments(void **state)
     };
     for (size_t i = 0; i < COUNT(impossible); i++)
         assert_int_equal(tq_scheme_format(&impossible[i], text, sizeof text), TQ_ERR_ARG);
+
+    /* A name that a caller puts into a parsed scheme: by the rule of the parser, byte by byte. */
+    for (int field = 0; field < 2; field++) {
+        for (int ch = 1; ch < 256; ch++) {
+            char spelt[TQ_SCHEME_TEXT_BYTES];
+            tq_scheme again;
+            assert_int_equal(tq_scheme_parse(&s, "turbo4", NULL, 0), TQ_OK);
+            char *file = field ? s.layers : s.kmean;
+            memcpy(file, "a?b", 4);
+            file[1] = (char)ch;
+            snprintf(spelt, sizeof spelt, "turbo4,%s=%s", field ? "layers" : "kmean", file);
+            tq_status read = tq_scheme_parse(&again, spelt, NULL, 0);
+            assert_int_equal(tq_scheme_format(&s, text, sizeof text),
+                             read == TQ_OK ? TQ_OK : TQ_ERR_ARG);
+            assert_int_equal(read == TQ_OK, ch >= 0x20 && ch != 0x7f && ch != ',');
+        }
+        assert_int_equal(tq_scheme_parse(&s, "turbo4", NULL, 0), TQ_OK);
+        memset(field ? s.layers : s.kmean, 'n', TQ_SCHEME_FILE_BYTES); /* no terminator */
+        assert_int_equal(tq_scheme_format(&s, text, sizeof text), TQ_ERR_ARG);
+    }
 }
 
 int main(void)

@@ -14,6 +14,10 @@ GROUP = {32: 16, 64: 0, 128: 32}
 ISA_SCALAR, ISA_ALL = 1, 0xFFFFFFFF
 
 
+class NoAnswer(Exception):
+    """The program is no codec_pipe, or died."""
+
+
 class Pipe:
     """One running codec_pipe process (tests/format/codec_pipe.c says what it answers)."""
 
@@ -21,10 +25,28 @@ class Pipe:
         self.p = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ask(self, fmt, dim, flags, isa, op, n, payload):
-        self.p.stdin.write(struct.pack("<6I", fmt, dim, flags, isa, op, n) + payload)
-        self.p.stdin.flush()
-        status, size = struct.unpack("<iI", self.p.stdout.read(8))
-        return status, self.p.stdout.read(size)
+        try:
+            self.p.stdin.write(struct.pack("<6I", fmt, dim, flags, isa, op, n) + payload)
+            self.p.stdin.flush()
+        except BrokenPipeError:
+            self.no_answer()
+        status, size = struct.unpack("<iI", self.read(8))
+        return status, self.read(size)
+
+    def read(self, n):
+        got = self.p.stdout.read(n)
+        if len(got) != n:
+            self.no_answer()
+        return got
+
+    def no_answer(self):
+        try:
+            self.p.stdin.close()
+        except BrokenPipeError:
+            pass
+        self.p.kill()
+        raise NoAnswer("does not answer as tests/format/codec_pipe.c (exit status %d)" %
+                       self.p.wait())
 
     def close(self):
         self.p.stdin.close()

@@ -79,6 +79,7 @@ t bench engine -m a -n 0
 t bench engine -m a --kv nope
 t bench codec --dim 0
 t bench codec --dim 2000
+t bench codec --dim 17
 t bench codec extra
 t run -m a -p b --prefix-limit 1G
 t run -m a -p b --prefix-store d --prefix-limit 1G --prefix-limit 2G
