@@ -259,7 +259,7 @@ static void test_disk_errors(void **state)
     assert_int_equal(mkdir(dir, 0755), 0);
 
     cannot_save(s, dir, "directory");
-    cannot_save(s, "/dev/full", "regular");
+    cannot_save(s, "/dev/full", "device");
     cannot_save(s, "/proc/none.tqs", "/proc");
     cannot_save(s, below_file, "Not a directory");
     cannot_save(s, "/nonexistent/x.tqs", "No such file");
