@@ -324,6 +324,10 @@ tqe_status tqe_scheme_file_bytes(char **text, size_t *n, size_t max, const char 
  * must be; NULL: only the geometry is known. id: NULL, or gets the name of the scheme. */
 tqe_status tqe_scheme_load(tqe_attn_geometry *geo, const tqe_model *m, uint8_t id[TQE_ID_BYTES],
                            tqe_error *err);
+/* Are the files that a stored scheme names those of its id? They are hashed and not parsed, so that
+ * a stranger's scheme makes no message of what is in a file. path: what stores it. */
+tqe_status tqe_scheme_check_files(const char *text, const uint8_t id[TQE_ID_BYTES],
+                                  const char *path, tqe_error *err);
 void tqe_scheme_unload(tqe_attn_geometry *geo);
 
 /* ---- arch_dense.c: the graph of the dense family ------------------------------------------- */

@@ -3,8 +3,9 @@
  *
  * Both files are lines of words; '#' begins a line that is skipped. A reader works on a copy of the
  * text in which it ends each word with a NUL, and fills memory of its own, which the caller gets
- * when the whole file was good. The text is hostile: sizes are bounded before anything is read, and
- * nothing of it reaches a message but through tqe_quote.
+ * when the whole file was good. The text is hostile: sizes are bounded before anything is read. The
+ * path may be, too, as it can come from somebody's snapshot: of what it leads to nothing reaches a
+ * message but the word that is wrong, and of that no more than 32 bytes.
  */
 #include "scheme_files.h"
 
@@ -33,6 +34,20 @@ static bool is_space(char ch)
     return ch == ' ' || ch == '\t' || ch == '\r';
 }
 
+/* The beginning of a word, printable: what a message shows of a file. */
+typedef struct shown {
+    char text[32 + 1];
+} shown;
+
+static shown show(const char *word)
+{
+    shown s;
+    const tqe_quoted q = tqe_quote(word, strlen(word));
+    const bool all = strlen(q.text) < sizeof(s.text);
+    (void)snprintf(s.text, sizeof(s.text), all ? "%s" : "%.29s...", q.text);
+    return s;
+}
+
 /* "'file', line 3: " before what is wrong there. */
 static tqe_status bad(const lines *l, tqe_status code, const char *what)
 {
@@ -43,7 +58,7 @@ static tqe_status bad_word(const lines *l, const char *word, const char *want)
 {
     char what[400];
     (void)snprintf(what, sizeof(what), "%s where there should be %s",
-                   word != NULL ? tqe_quote(word, strlen(word)).text : "the end of the line", want);
+                   word != NULL ? show(word).text : "the end of the line", want);
     return bad(l, TQE_ERR_FORMAT, what);
 }
 
@@ -219,13 +234,13 @@ static tqe_status layer_scheme(lines *l, tq_scheme *s)
         (void)snprintf(what, sizeof(what),
                        "%s: here a scheme has no option but mean; the others stand in the scheme "
                        "that names this file",
-                       tqe_quote(word, strlen(word)).text);
+                       show(word).text);
         return bad(l, TQE_ERR_SCHEME, what);
     }
     if (tq_scheme_parse(s, word, why, sizeof(why)) != TQ_OK) {
-        /* The parser's words hold the text as it is: only where that is printable. */
-        const tqe_quoted q = tqe_quote(word, strlen(word));
-        return bad(l, TQE_ERR_SCHEME, strcmp(q.text, word) == 0 ? why : "this is no KV scheme");
+        /* The parser's words hold the text as it is: only where that may be shown. */
+        return bad(l, TQE_ERR_SCHEME,
+                   strcmp(show(word).text, word) == 0 ? why : "this is no KV scheme");
     }
     return TQE_OK;
 }

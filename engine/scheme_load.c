@@ -54,6 +54,41 @@ static tqe_status load_kmean(tqe_attn_geometry *geo, const tqe_model *m, loaded 
     return tqe_kmean_parse(geo->k_mean, &shape, m != NULL ? name : NULL, f->text, f->n, path, err);
 }
 
+tqe_status tqe_scheme_check_files(const char *text, const uint8_t id[TQE_ID_BYTES],
+                                  const char *path, tqe_error *err)
+{
+    tq_scheme s;
+    loaded layers = {NULL, 0}, kmean = {NULL, 0};
+    uint8_t now[TQE_ID_BYTES];
+    tqe_status st = TQE_OK;
+    if (tq_scheme_parse(&s, text, NULL, 0) != TQ_OK) {
+        return tqe_fail(err, TQE_ERR_SCHEME, "'%s' has no KV scheme of this version", path);
+    }
+    if (s.layers[0] == '\0' && s.kmean[0] == '\0') {
+        return TQE_OK;
+    }
+    if (s.layers[0] != '\0') {
+        st = tqe_scheme_file_bytes(&layers.text, &layers.n, TQE_LAYERS_MAX_BYTES, s.layers, err);
+    }
+    if (st == TQE_OK && s.kmean[0] != '\0') {
+        st = tqe_scheme_file_bytes(&kmean.text, &kmean.n, TQE_KMEAN_MAX_BYTES, s.kmean, err);
+    }
+    if (st == TQE_OK) {
+        st = tqe_scheme_id(&s, kmean.text, kmean.n, layers.text, layers.n, now, err);
+    }
+    if (st == TQE_OK && memcmp(now, id, sizeof(now)) != 0) {
+        /* One name covers both files. */
+        const bool both = layers.text != NULL && kmean.text != NULL;
+        st = tqe_fail(err, TQE_ERR_SCHEME,
+                      "'%s': %s'%s'%s%s%s has other contents than when this was saved", path,
+                      both ? "one of " : "", layers.text != NULL ? s.layers : s.kmean,
+                      both ? " and '" : "", both ? s.kmean : "", both ? "'" : "");
+    }
+    free(layers.text);
+    free(kmean.text);
+    return st;
+}
+
 /* Is there a format of these layers' schemes for their head dimension? */
 static tqe_status check_layers(const tqe_attn_geometry *geo, tqe_error *err)
 {

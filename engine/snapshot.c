@@ -359,6 +359,11 @@ static tqe_status check_match(const tqe_snapshot *f, const tqe_session *s, const
                         h->scheme, want->scheme);
     }
     if (memcmp(h->scheme_id, want->scheme_id, TQE_ID_BYTES) != 0) {
+        const tqe_status st = tqe_scheme_check_files(h->scheme, h->scheme_id, f->path, err);
+        if (st != TQE_OK) {
+            return st;
+        }
+        /* The files are as they were again: the session was made of others. */
         return tqe_fail(err, TQE_ERR_SCHEME,
                         "'%s': a file that the KV scheme %s names has other contents now", f->path,
                         h->scheme);
@@ -457,6 +462,11 @@ void tqe_snapshot_get_layer(const tqe_snapshot *f, uint32_t layer, tqe_snapshot_
     /* Cannot fail: the decoder has tried the same. */
     (void)tq_codec_init(&out->k_codec, (tq_format)l->k_format, l->d_k, l->k_flags, TQ_ISA_ALL);
     (void)tq_codec_init(&out->v_codec, (tq_format)l->v_format, l->d_v, l->v_flags, TQ_ISA_ALL);
+}
+
+tqe_status tqe_snapshot_check_files(const tqe_snapshot *f, tqe_error *err)
+{
+    return tqe_scheme_check_files(f->head.scheme, f->head.scheme_id, f->path, err);
 }
 
 const int32_t *tqe_snapshot_tokens(const tqe_snapshot *f)

@@ -61,6 +61,11 @@ tqe_status tqe_snapshot_open(tqe_snapshot **out, const char *path, tqe_error *er
 void tqe_snapshot_close(tqe_snapshot *f); /* NULL allowed */
 void tqe_snapshot_get_info(const tqe_snapshot *f, tqe_snapshot_info *info);
 void tqe_snapshot_get_layer(const tqe_snapshot *f, uint32_t layer, tqe_snapshot_layer *out);
+/* Are the files that the snapshot's scheme names (layers=, kmean=) the ones it was saved with? To
+ * be asked before a session is made with info.scheme: names in a snapshot are whoever's who made
+ * it. Nothing of a file's contents reaches err. Errors: TQE_ERR_SCHEME (names the file that
+ * differs), TQE_ERR_IO, TQE_ERR_FORMAT (too large), TQE_ERR_NOMEM. */
+tqe_status tqe_snapshot_check_files(const tqe_snapshot *f, tqe_error *err);
 /* [n_tokens] and [n_vocab] (NULL: none), valid until the close. */
 const int32_t *tqe_snapshot_tokens(const tqe_snapshot *f);
 const float *tqe_snapshot_logits(const tqe_snapshot *f);

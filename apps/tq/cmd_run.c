@@ -324,8 +324,13 @@ static bool scheme_of_snapshot(run_options *o, char kv[TQ_SCHEME_TEXT_BYTES])
         msg_error("%s", err.text);
         return false;
     }
+    tqe_status st = tqe_snapshot_check_files(f, &err);
     tqe_snapshot_get_info(f, &info);
     tqe_snapshot_close(f);
+    if (st != TQE_OK) {
+        msg_error("%s", err.text);
+        return false;
+    }
     memcpy(kv, info.scheme, TQ_SCHEME_TEXT_BYTES);
     o->setup.kv = kv;
     return true;

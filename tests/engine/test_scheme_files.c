@@ -490,6 +490,61 @@ static void test_files_that_cannot_be_used(void **state)
     (void)unlink(kmean);
 }
 
+/* A stranger's snapshot names files of this machine: of what is in them a message shows 32 bytes at
+ * most, and nothing when the snapshot was made with others. */
+static void test_nothing_of_a_file_is_told(void **state)
+{
+    (void)state;
+    static const char secret[] = "root:x:0:0:a-secret-that-goes-on-and-on:/root:/bin/bash\n";
+    static const char rest[] = "goes-on-and";
+    int32_t ids[20];
+    tqe_error err = {TQE_OK, ""};
+    char *snap = state_path("s.tqs");
+    state_tokens(ids, 20, 1, tiny);
+    const char *names[] = {scheme_text("turbo4,layers=%s", layers),
+                           scheme_text("turbo4,kmean=%s", kmean)};
+    const char *paths[] = {layers, kmean};
+    static const char *const tcq4[] = {"tcq4"};
+    for (int i = 0; i < 2; i++) {
+        state_write_layers(layers, tiny, tcq4, 1);
+        state_write_kmean(kmean, tiny, 1.0f);
+        tqe_session *s = state_session(tiny, names[i], N_CTX, 0);
+        state_eval(s, ids, 20);
+        state_ok(tqe_session_save(s, snap, &err), &err);
+        tqe_session_free(s);
+        tqe_snapshot *f = NULL;
+        state_ok(tqe_snapshot_open(&f, snap, &err), &err);
+        state_ok(tqe_snapshot_check_files(f, &err), &err);
+
+        state_write(paths[i], (const uint8_t *)secret, strlen(secret));
+        assert_int_equal(tqe_snapshot_check_files(f, &err), TQE_ERR_SCHEME);
+        assert_non_null(strstr(err.text, paths[i])); /* which one */
+        assert_non_null(strstr(err.text, "other contents"));
+        assert_null(strstr(err.text, "root"));
+        refused(tiny, names[i], TQE_ERR_FORMAT, "line 1: root:x:0:0:");
+        const tqe_session_params p = {.n_ctx = N_CTX, .kv = names[i]};
+        assert_int_not_equal(tqe_session_create(&s, tiny, &p, &err), TQE_OK);
+        assert_null(strstr(err.text, rest));
+
+        /* The words of a scheme are quoted by another parser. */
+        char text[200];
+        (void)snprintf(text, sizeof(text), "turboquant-layers 1\n0 %s", secret);
+        state_write(layers, (const uint8_t *)text, strlen(text));
+        assert_int_not_equal(
+            tqe_session_create(&s, tiny, &(tqe_session_params){.kv = names[0]}, &err), TQE_OK);
+        assert_non_null(strstr(err.text, "line 2"));
+        assert_null(strstr(err.text, rest));
+
+        assert_int_equal(unlink(paths[i]), 0);
+        assert_int_equal(tqe_snapshot_check_files(f, &err), TQE_ERR_IO);
+        tqe_snapshot_close(f);
+    }
+    (void)unlink(snap);
+    (void)unlink(layers);
+    (void)unlink(kmean);
+    free(snap);
+}
+
 /* ---- Identity: other bytes in a file are another scheme -------------------------------------- */
 
 static size_t prompt(tqe_session *s, const int32_t *ids, size_t n)
@@ -570,6 +625,7 @@ int main(void)
         cmocka_unit_test(test_each_head_loses_its_mean),
         cmocka_unit_test(test_the_plan_of_mixed_layers),
         cmocka_unit_test(test_files_that_cannot_be_used),
+        cmocka_unit_test(test_nothing_of_a_file_is_told),
         cmocka_unit_test(test_other_bytes_are_another_scheme),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
