@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* snapshot.h — keep computed prompts: the second and last engine header that apps include.
+/* snapshot.h — keep computed prompts.
  *
  * Nouns: a SNAPSHOT is one timeline as a file; a PREFIX STORE is many prompts as pages, shared by
  * sessions and processes. Both hold tokens, packed keys and values, and who may read them: the
