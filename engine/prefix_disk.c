@@ -451,7 +451,7 @@ void tqe_disk_touch(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BY
 void tqe_disk_set_aside(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES],
                         const char *why)
 {
-    char name[NAME_BYTES], aside[NAME_BYTES + 8];
+    char name[NAME_BYTES], aside[NAME_BYTES + 16];
     name_of(name, kind, key);
     (void)snprintf(aside, sizeof(aside), "%s.bad", name);
     bool moved = renameat(d->dir_fd, name, d->dir_fd, aside) == 0;

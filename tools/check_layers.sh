@@ -6,8 +6,8 @@
 #
 #   src/, include/  do not mention ggml, llama or tqe_; include only libc, libm, ISA and own headers
 #   engine/         includes nothing from apps/; knows no argv, HTTP or JSON library
-#   apps/           include engine.h, eval.h, scheme_files.h, snapshot.h, tune.h, turboquant.h, their own headers, system and
-#                   jansson headers
+#   apps/           include engine.h, eval.h, file_atomic.h, scheme_files.h, snapshot.h, tune.h,
+#                   turboquant.h, their own headers, system and jansson headers
 set -euo pipefail
 root=${1:-$(dirname "${BASH_SOURCE[0]}")/..}
 cd "$root"
@@ -67,7 +67,7 @@ includes apps | while IFS= read -r line; do
     h=${line##*: }
     file=${line%%:*}
     case $h in
-    engine.h | eval.h | scheme_files.h | snapshot.h | tune.h | turboquant.h | turboquant_batch.h | turboquant_pages.h | jansson.h) ;;
+    engine.h | eval.h | file_atomic.h | scheme_files.h | snapshot.h | tune.h | turboquant.h | turboquant_batch.h | turboquant_pages.h | jansson.h) ;;
     *ggml* | *gguf* | *llama*) echo "$line" ;;
     *)
         # Its own headers stand beside it or above it under apps/; all else is the system's.
@@ -79,7 +79,7 @@ includes apps | while IFS= read -r line; do
         fi
         ;;
     esac
-done | report "apps include engine.h, eval.h, scheme_files.h, snapshot.h, tune.h, turboquant.h, their own and system headers"
+done | report "apps include engine.h, eval.h, file_atomic.h, scheme_files.h, snapshot.h, tune.h, turboquant.h, their own and system headers"
 c_files apps | tr '\n' '\0' | xargs -0 -r grep -nE '\b(ggml|llama)_[a-z_]+ *\(' |
     report "apps must not call ggml or libllama" || true
 
