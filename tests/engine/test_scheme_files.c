@@ -115,7 +115,7 @@ static void test_layers_that_are_refused(void **state)
         {"turbo4", LAYERS "0-18446744073709551617 tcq4\n", TQE_ERR_FORMAT, "line 2"},
         {"turbo4", LAYERS "0\n", TQE_ERR_FORMAT, "line 2: the end of the line where"},
         {"turbo4", LAYERS "0 tcq4 1\n", TQE_ERR_FORMAT, "line 2: 1 where"},
-        {"turbo4", LAYERS "0 tcq9\n", TQE_ERR_SCHEME, "line 2: scheme: key bits \"9\""},
+        {"turbo4", LAYERS "0 tcq9\n", TQE_ERR_SCHEME, "line 2: scheme: bits \"9\""},
         {"turbo4", LAYERS "0 \x80\n", TQE_ERR_SCHEME, "line 2: this is no KV scheme"},
         {"turbo4", LAYERS "0 tcq4,\n", TQE_ERR_SCHEME, "line 2: tcq4,: here"},
         {"turbo4", LAYERS "0 tcq4,tail=64\n", TQE_ERR_SCHEME, "no option but mean"},
