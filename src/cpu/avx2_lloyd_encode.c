@@ -6,7 +6,7 @@
  * them. The transform needs fewer shuffles so, and a group's codes become whole words by shifts.
  *
  * The one hard idea: 2- and 3-bit codes need no division. f32(y / d) > boundary is the same as
- * y > t for a threshold t of the group that doubles give exactly (docs/format.md 7.4).
+ * y > t for a threshold t of the group that doubles give exactly (the codes of docs/format.md 7.2).
  */
 #include "cpu/avx2.h"
 #include "codec.h"
@@ -119,25 +119,18 @@ TQ_INLINE void sum_squares(__m256 sum[2], const lanes8 l[2])
 /* Up to this many bits comparing with every boundary is fastest. */
 #define LINEAR_BITS 3
 
-/* f32(y / d) > B holds when y / d lies above M, the middle of B and the next f32 above it; at M
- * itself when B is odd, since ties go to even. M has 25 bits and d 24, so M d is exact in double:
- * y > t with t the last f32 up to M d, or, where ties count, up to a double just below M d (within
- * four units of its last place, where no other product M d lies). */
-typedef struct edge {
-    double middle, shrink;
-} edge;
-
-TQ_INLINE edge edge_of(float boundary)
+/* f32(y / d) > B holds when y / d lies above M, the middle of B and the next f32 above it. M d is
+ * exact in double, 25 or 26 bits times 24, so this is y > t with t the last f32 up to M d. A tie,
+ * y = M d, cannot be: the odd part of M alone has 25 bits or more, and y has 24. For B = 0, where M
+ * is a power of two, a tie goes to 0, which y > t gives. */
+TQ_INLINE double middle_above(float boundary)
 {
     uint32_t bits, next_bits;
     float next;
     memcpy(&bits, &boundary, 4);
     next_bits = boundary < 0 ? bits - 1 : bits + 1; /* no boundary is -0 or the largest f32 */
     memcpy(&next, &next_bits, 4);
-
-    const double middle = ((double)boundary + (double)next) * 0.5;
-    const double below = middle < 0 ? 1 + 0x1p-52 : 1 - 0x1p-52;
-    return (edge){middle, bits & 1 ? below : 1};
+    return ((double)boundary + (double)next) * 0.5;
 }
 
 /* The last f32 up to each double of p: four in the lower half. */
@@ -156,11 +149,11 @@ TQ_INLINE __m128 round_down(__m256d p)
         _mm_add_epi32(_mm_castps_si128(t), _mm_and_si128(way, _mm_castps_si128(step))));
 }
 
-TQ_INLINE __m256 threshold(edge e, __m256d d_low, __m256d d_high)
+TQ_INLINE __m256 threshold(double middle, __m256d d_low, __m256d d_high)
 {
-    const __m256d m = _mm256_set1_pd(e.middle), shrink = _mm256_set1_pd(e.shrink);
-    return _mm256_set_m128(round_down(_mm256_mul_pd(_mm256_mul_pd(m, d_high), shrink)),
-                           round_down(_mm256_mul_pd(_mm256_mul_pd(m, d_low), shrink)));
+    const __m256d m = _mm256_set1_pd(middle);
+    return _mm256_set_m128(round_down(_mm256_mul_pd(m, d_high)),
+                           round_down(_mm256_mul_pd(m, d_low)));
 }
 
 /* ---- Codes by search ---- */
@@ -262,9 +255,9 @@ TQ_INLINE __m256i count_by_cell(__m256 v, const cells *c)
 
 typedef struct searcher {
     union {
-        edge edges[(1 << LINEAR_BITS) - 1]; /* 2 and 3 bits */
-        search_tree tree;                   /* 4 and 5 bits */
-        cells cells;                        /* 8 bits */
+        double middles[(1 << LINEAR_BITS) - 1]; /* 2 and 3 bits */
+        search_tree tree;                       /* 4 and 5 bits */
+        cells cells;                            /* 8 bits */
     } u;
 } searcher;
 
@@ -277,7 +270,7 @@ TQ_INLINE void searcher_init(searcher *s, const int b)
         search_tree_init(&s->u.tree, boundary, b);
     else
         for (int i = 0; i < (1 << b) - 1; i++)
-            s->u.edges[i] = edge_of(boundary[i]);
+            s->u.middles[i] = middle_above(boundary[i]);
 }
 
 /* Bits [at, at + b) of the stream of each lane: word at / 32 and, behind its end, the next. */
@@ -299,7 +292,7 @@ TQ_INLINE void codes_linear(__m256i *word, const lanes8 *l, __m256 d, const sear
 
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
-        t[i] = threshold(s->u.edges[i], low, high);
+        t[i] = threshold(s->u.middles[i], low, high);
 #pragma GCC unroll 32
     for (int j = 0; j < (int)TQ_GROUP; j++) {
         const __m256 v = l->y[j];

@@ -4,8 +4,10 @@
  * near as the format allows; strict mode shows what would happen without it. */
 #include "support.h"
 
+#include "codec.h"
 #include "codec_cases.h"
 #include "f16.h"
+#include "tables.h"
 
 static const tq_format affine[] = {TQ_FMT_AFFINE_K2, TQ_FMT_AFFINE_K4, TQ_FMT_AFFINE_K5,
                                    TQ_FMT_AFFINE_K8};
@@ -288,6 +290,50 @@ static double norm(const float *x, uint32_t n)
     return sqrt(sum);
 }
 
+/* Lloyd values as near to a boundary as f32 can be: AVX2 compares with thresholds where the format
+ * divides. Rows of 64 whole numbers in the rotated domain, whose transforms are exact; the first is
+ * put next to M d, M above a boundary by half a step, on which the quotient turns. */
+static void values_on_boundaries(void **state)
+{
+    enum { DIM = 64, GROUP = 32, ROWS = 40000 };
+    const tq_codec_kernels *k = tq_kernels_get(TQ_ISA_SCALAR)->codec;
+    uint32_t seed = 1;
+    unsigned turns = 0;
+
+    (void)state;
+    for (uint32_t n = 0; n < ROWS; n++) {
+        const tq_lloyd_table *t = tq_lloyd_get(2 + n % 2);
+        const float b = t->boundary[n / 2 % ((1u << t->bits) - 1)];
+        float y[DIM];
+        uint8_t out[2][64];
+        tq_codec c;
+
+        for (uint32_t j = 0; j < DIM; j++) {
+            seed = seed * 1664525u + 1013904223u;
+            y[j] = (float)((int32_t)(seed >> 17) - 16384);
+        }
+        for (int i = 0; i < 4; i++) { /* d follows y[0] */
+            double sum = 0;
+            for (uint32_t j = 0; j < GROUP; j++)
+                sum += (double)y[j] * (double)y[j];
+            const double at = ((double)b + (double)nextafterf(b, INFINITY)) / 2 * sqrt(sum / GROUP);
+            y[0] = (float)rint(at);
+            turns += i == 3 && fabs((double)y[0] - at) < fabs(at) * 0x1p-23;
+        }
+        k->unrotate(y, DIM);
+        for (int m = 0; m < 2; m++) {
+            assert_int_equal(tq_codec_init(&c, t->bits == 2 ? TQ_FMT_LLOYD_V2 : TQ_FMT_LLOYD_V3,
+                                           DIM, 0, m ? TQ_ISA_ALL : TQ_ISA_SCALAR),
+                             TQ_OK);
+            memset(out[m], 0, sizeof out[m]);
+            assert_int_equal(tq_codec_encode(&c, out[m], sizeof out[m], y, DIM, 1, NULL), TQ_OK);
+        }
+        if (memcmp(out[0], out[1], sizeof out[0]) != 0)
+            fail_msg("%u bits, row %u: codes differ", t->bits, n);
+    }
+    assert_true(turns > 10);
+}
+
 /* Values keep their direction at any size; the length saturates at the top and is lost only
  * where f16 has nothing that small. */
 static void values_of_any_size(void **state)
@@ -416,6 +462,7 @@ int main(void)
         cmocka_unit_test(keys_stay_near),
         cmocka_unit_test(huge_keys_saturate),
         cmocka_unit_test(values_of_any_size),
+        cmocka_unit_test(values_on_boundaries),
         cmocka_unit_test(raw_formats_round_and_saturate),
         cmocka_unit_test(all_f16_patterns),
     };
