@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* fingerprint.c — names for a model and for a scheme that no other one has.
+/* fingerprint.c — names for a model, a scheme and a decoder that no other one has.
  *
  * Rows of a cache make sense only with the weights that made them, so stored state carries the name
  * of its model and is refused by any other. Hashing a file of 40 GB at each start would cost more
@@ -12,10 +12,12 @@
  */
 #include "engine_priv.h"
 #include "snapshot.h"
-#include "snapshot_format.h"
+#include "snapshot_bytes.h"
 
 #include <sodium.h>
+#include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 enum { SAMPLES = 16, SAMPLE_BYTES = 4096 };
 
@@ -103,4 +105,49 @@ tqe_status tqe_scheme_id(const tq_scheme *s, const char *kmean, size_t n_kmean, 
     add_file(&st, s->layers[0] != '\0', layers, n_layers);
     (void)crypto_generichash_final(&st, id, TQE_ID_BYTES);
     return TQE_OK;
+}
+
+/* ---- Of a decoder --------------------------------------------------------------------------- */
+
+enum { PROBE_ROWS = 4 };
+
+tqe_status tqe_decoder_id(uint64_t *id, const tq_codec *c)
+{
+    /* Scalar kernels: one arithmetic on every machine. */
+    tq_codec scalar;
+    const size_t n_bytes = PROBE_ROWS * c->block_bytes;
+    const size_t n_values = (size_t)PROBE_ROWS * c->dim;
+    uint8_t *blocks = malloc(n_bytes);
+    float *rows = malloc(n_values * sizeof(*rows));
+    uint8_t *le = malloc(n_values * 4);
+    tqe_status st = TQE_ERR_NOMEM;
+    if (blocks != NULL && rows != NULL && le != NULL) {
+        /* Codes of all values; then scales of 1 and offsets of 0.5 as f16. */
+        for (size_t r = 0; r < PROBE_ROWS; r++) {
+            uint8_t *b = blocks + r * c->block_bytes;
+            for (size_t i = 0; i < c->block_bytes; i++) {
+                const size_t in_scale = i - c->code_bytes;
+                b[i] = i < c->code_bytes           ? (uint8_t)(37 * i + 101 * r + 11)
+                       : in_scale < c->scale_bytes ? (in_scale % 2 ? 0x3c : 0x00)
+                                                   : ((in_scale - c->scale_bytes) % 2 ? 0x38 : 0);
+            }
+        }
+        st = TQE_ERR_ARG;
+        if (tq_codec_init(&scalar, c->format, c->dim, c->flags, TQ_ISA_SCALAR) == TQ_OK &&
+            tq_codec_decode(&scalar, rows, c->dim, blocks, n_bytes, PROBE_ROWS) == TQ_OK) {
+            for (size_t i = 0; i < n_values; i++) {
+                uint32_t bits = 0x7fc00000u; /* every NaN is the same value */
+                if (rows[i] == rows[i]) {
+                    memcpy(&bits, &rows[i], 4);
+                }
+                put_le(le + 4 * i, bits, 4);
+            }
+            *id = XXH3_64bits(le, n_values * 4);
+            st = TQE_OK;
+        }
+    }
+    free(blocks);
+    free(rows);
+    free(le);
+    return st;
 }

@@ -3,7 +3,7 @@
  *
  * A small tmpfs is mounted in a mount namespace of this process, so that nothing of it is seen
  * outside or stays. Where neither root nor a user namespace may do that, the test says so and is
- * skipped; test_snapshot.c and test_prefix.c have what can be had without.
+ * skipped; test_snapshot.c and test_prefix_folder.c have what can be had without.
  */
 #include "state_support.h"
 
