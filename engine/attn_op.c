@@ -12,6 +12,7 @@
  */
 #include "attn_priv.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -130,11 +131,19 @@ static tqe_status out_of_memory(const tqe_attn_geometry *geo, const char *what, 
         bytes /= 1024;
         u++;
     }
+    char kept[48] = "", seqs[48] = "";
+    if (geo->n_kept > 0) {
+        (void)snprintf(kept, sizeof(kept), " and %u kept ones", geo->n_kept);
+    }
+    if (geo->n_seqs > 1) {
+        (void)snprintf(seqs, sizeof(seqs), " in each of %u sessions", geo->n_seqs);
+    }
     return tqe_fail(err, TQE_ERR_NOMEM,
-                    "out of memory: %s for a context of %u tokens takes %.*f %s", what, geo->n_ctx,
-                    u > 0 ? 2 : 0, bytes, units[u]);
+                    "out of memory: %s for a context of %u tokens%s%s takes %.*f %s", what,
+                    geo->n_ctx, seqs, kept, u > 0 ? 2 : 0, bytes, units[u]);
 }
 
+/* About; the exact size is not known when it overflows. */
 static double cache_bytes(const tqe_attn_geometry *geo)
 {
     double per_head = 0;
@@ -145,7 +154,7 @@ static double cache_bytes(const tqe_attn_geometry *geo)
         (void)tq_scheme_bytes_per_token(&l.scheme, l.d_k, l.d_v, &bytes);
         per_head += (double)bytes;
     }
-    return per_head * geo->n_kv_heads * geo->n_ctx;
+    return per_head * geo->n_kv_heads * ((double)geo->n_ctx * geo->n_seqs + geo->n_kept);
 }
 
 /* Scratch and layers, of which each fork has its own. */
@@ -203,7 +212,9 @@ static tqe_status allocate_cache(tqe_attn *a, tqe_error *err)
         a->has_seq = st == TQ_OK;
     }
     if (st == TQ_ERR_NOMEM || st == TQ_ERR_OVERFLOW) {
-        return out_of_memory(geo, "the KV cache", cache_bytes(geo), err);
+        return out_of_memory(geo, "the KV cache",
+                             st == TQ_ERR_NOMEM ? (double)a->store->cache_bytes : cache_bytes(geo),
+                             err);
     }
     return tqe_attn_status(st, err);
 }

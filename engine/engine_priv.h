@@ -310,7 +310,9 @@ tqe_status tqe_snap_describe(tqe_snap *h, tqe_session *s, tqe_error *err);
  */
 
 tqe_status tqe_model_fingerprint(const tqe_model *m, uint8_t id[TQE_ID_BYTES], tqe_error *err);
-/* Of a scheme and the bytes of the files that it names. */
+/* Do two texts mean one scheme, whatever the names of its files? */
+bool tqe_scheme_same(const char *a, const char *b);
+/* Of a scheme and the bytes of the files that it names, but not of their names. */
 tqe_status tqe_scheme_id(const tq_scheme *s, const char *kmean, size_t n_kmean, const char *layers,
                          size_t n_layers, uint8_t id[TQE_ID_BYTES], tqe_error *err);
 
@@ -324,10 +326,14 @@ tqe_status tqe_scheme_file_bytes(char **text, size_t *n, size_t max, const char 
  * must be; NULL: only the geometry is known. id: NULL, or gets the name of the scheme. */
 tqe_status tqe_scheme_load(tqe_attn_geometry *geo, const tqe_model *m, uint8_t id[TQE_ID_BYTES],
                            tqe_error *err);
-/* Are the files that a stored scheme names those of its id? They are hashed and not parsed, so that
- * a stranger's scheme makes no message of what is in a file. path: what stores it. */
-tqe_status tqe_scheme_check_files(const char *text, const uint8_t id[TQE_ID_BYTES],
-                                  const char *path, tqe_error *err);
+/* A stored scheme with the names under which the files with its contents are found: as they are, or
+ * from the folder of path, which stores it. The files are hashed and not parsed, so that a
+ * stranger's scheme makes no message of what is in a file. */
+tqe_status tqe_scheme_find_files(const char *text, const uint8_t id[TQE_ID_BYTES], const char *path,
+                                 char found[TQ_SCHEME_TEXT_BYTES], tqe_error *err);
+/* The files of scheme text are not those that path was saved with: says which, and returns
+ * TQE_ERR_SCHEME. */
+tqe_status tqe_scheme_other_files(const char *text, const char *path, tqe_error *err);
 void tqe_scheme_unload(tqe_attn_geometry *geo);
 
 /* ---- arch_dense.c: the graph of the dense family ------------------------------------------- */

@@ -7,6 +7,9 @@
  * is being written by a lock: a writer holds flock() on its file, and the kernel lets go of it
  * whatever the writer dies of, on this boot or an earlier one. So who can lock a temporary file may
  * remove it; no process number is compared with anything.
+ *
+ * A rename replaces a symbolic link and not what it leads to. Who keeps a link under a name means
+ * the file behind it, so links are followed first, and the temporary file is made beside that file.
  */
 #include "file_atomic.h"
 
@@ -15,6 +18,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +33,11 @@
 static tqe_status io_error(tqe_error *err, const char *verb, const char *path, int code)
 {
     char text[128];
+    const size_t n = strlen(path);
+    if (n > 360) { /* the reason must have room after it */
+        return tqe_fail(err, TQE_ERR_IO, "cannot %s '%.120s...%s': %s", verb, path, path + n - 220,
+                        strerror_r(code, text, sizeof(text)));
+    }
     return tqe_fail(err, TQE_ERR_IO, "cannot %s '%s': %s", verb, path,
                     strerror_r(code, text, sizeof(text)));
 }
@@ -120,6 +129,7 @@ static void release(tqe_atomic_file *f)
     }
     free(f->buf);
     free(f->path);
+    free(f->shown);
     *f = (tqe_atomic_file){.fd = -1, .dir_fd = -1, .mode = -1};
 }
 
@@ -149,15 +159,51 @@ static int open_folder(char *path, char **name)
     return fd;
 }
 
-void tqe_atomic_sweep_beside(const char *path)
+static bool same_file(const struct stat *a, const struct stat *b)
 {
-    char *copy = strdup(path), *name = NULL;
-    const int fd = copy != NULL ? open_folder(copy, &name) : -1;
-    if (fd >= 0) {
-        (void)tqe_atomic_sweep(fd);
-        (void)close(fd);
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* Where the link *path, one after another, leads: *path gets that name, which may be absent. 0 or
+ * the errno. The kernel decides whether a link may be followed at all (loops, links of others in a
+ * sticky folder): it is asked before each step. */
+static int follow_links(char **path)
+{
+    struct stat at, end;
+    bool has_end = false;
+    for (int step = 0; step < 40; step++) {
+        char to[PATH_MAX];
+        const int code = lstat(*path, &at) != 0 ? errno : 0;
+        if (code != 0 || !S_ISLNK(at.st_mode)) {
+            /* What is absent or wrong the folder will say. A link of /proc leads to files whose
+             * name is gone or another one's. */
+            return has_end && (code != 0 || !same_file(&at, &end)) ? ESTALE : 0;
+        }
+        has_end = stat(*path, &end) == 0;
+        if (!has_end && errno != ENOENT) {
+            return errno;
+        }
+        if (has_end && !S_ISREG(end.st_mode)) {
+            return 0; /* a device, a pipe: to be refused, by whatever name */
+        }
+        const ssize_t n = readlink(*path, to, sizeof(to));
+        if (n < 0 || (size_t)n == sizeof(to)) {
+            return n < 0 ? errno : ENAMETOOLONG;
+        }
+        /* A relative target begins where the link is. */
+        const char *slash = strrchr(*path, '/');
+        const size_t n_dir = slash != NULL && to[0] != '/' ? (size_t)(slash + 1 - *path) : 0;
+        char *next = malloc(n_dir + (size_t)n + 1);
+        if (next == NULL) {
+            return ENOMEM;
+        }
+        memcpy(next, *path, n_dir);
+        memcpy(next + n_dir, to, (size_t)n);
+        next[n_dir + (size_t)n] = '\0';
+        free(*path);
+        *path = next;
     }
-    free(copy);
+    return ELOOP;
 }
 
 static const char *kind_name(mode_t mode)
@@ -170,8 +216,7 @@ static const char *kind_name(mode_t mode)
 
 /* What the target is: renaming over a device or a folder would do something else than was asked
  * for. Then the temporary file. f->dir_fd is set, or code says why not. */
-static tqe_status begin(tqe_atomic_file *f, const char *path, unsigned mode, int code,
-                        tqe_error *err)
+static tqe_status begin(tqe_atomic_file *f, unsigned mode, int code, tqe_error *err)
 {
     struct stat sb;
     if (code == 0 && f->name[0] == '\0') {
@@ -179,9 +224,10 @@ static tqe_status begin(tqe_atomic_file *f, const char *path, unsigned mode, int
     } else if (code == 0 && fstatat(f->dir_fd, f->name, &sb, 0) == 0) {
         code = S_ISDIR(sb.st_mode) ? EISDIR : 0;
         if (code == 0 && !S_ISREG(sb.st_mode)) {
+            (void)tqe_fail(err, TQE_ERR_IO, "cannot write '%s': it is %s", f->shown,
+                           kind_name(sb.st_mode));
             release(f);
-            return tqe_fail(err, TQE_ERR_IO, "cannot write '%s': it is %s", path,
-                            kind_name(sb.st_mode));
+            return TQE_ERR_IO;
         }
         f->mode = (int)(sb.st_mode & 0777);
     } else if (code == 0 && errno == ENAMETOOLONG) {
@@ -193,8 +239,9 @@ static tqe_status begin(tqe_atomic_file *f, const char *path, unsigned mode, int
         code = create_temp(f, f->mode >= 0 ? (unsigned)f->mode | 0600 : mode);
     }
     if (code != 0) {
+        (void)io_error(err, "write", f->shown, code);
         release(f);
-        return io_error(err, "write", path, code);
+        return TQE_ERR_IO;
     }
     return TQE_OK;
 }
@@ -203,8 +250,9 @@ static tqe_status allocate(tqe_atomic_file *f, const char *path, tqe_error *err)
 {
     *f = (tqe_atomic_file){.fd = -1, .dir_fd = -1, .mode = -1};
     f->path = strdup(path);
+    f->shown = strdup(path);
     f->buf = malloc(TQE_ATOMIC_BUF_BYTES);
-    if (f->path == NULL || f->buf == NULL) {
+    if (f->path == NULL || f->shown == NULL || f->buf == NULL) {
         release(f);
         return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
     }
@@ -217,8 +265,27 @@ tqe_status tqe_atomic_open(tqe_atomic_file *f, const char *path, unsigned mode, 
     if (st != TQE_OK) {
         return st;
     }
-    f->dir_fd = open_folder(f->path, &f->name);
-    return begin(f, path, mode, f->dir_fd < 0 ? errno : 0, err);
+    int code = follow_links(&f->path);
+    if (strcmp(f->path, path) != 0) {
+        static const char arrow[] = "' -> '"; /* between the quotes of a message */
+        const size_t n = strlen(path) + sizeof(arrow) + strlen(f->path);
+        char *shown = malloc(n);
+        code = shown == NULL ? ENOMEM : code;
+        if (shown != NULL) {
+            (void)snprintf(shown, n, "%s%s%s", path, arrow, f->path);
+            free(f->shown);
+            f->shown = shown;
+        }
+    }
+    if (code == ENOMEM) {
+        release(f);
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
+    }
+    if (code == 0) {
+        f->dir_fd = open_folder(f->path, &f->name);
+        code = f->dir_fd < 0 ? errno : 0;
+    }
+    return begin(f, mode, code, err);
 }
 
 tqe_status tqe_atomic_open_at(tqe_atomic_file *f, int dir_fd, const char *name, unsigned mode,
@@ -230,7 +297,7 @@ tqe_status tqe_atomic_open_at(tqe_atomic_file *f, int dir_fd, const char *name, 
     }
     f->name = f->path;
     f->dir_fd = fcntl(dir_fd, F_DUPFD_CLOEXEC, 0);
-    return begin(f, name, mode, f->dir_fd < 0 ? errno : 0, err);
+    return begin(f, mode, f->dir_fd < 0 ? errno : 0, err);
 }
 
 tqe_status tqe_atomic_check(const char *path, tqe_error *err)
@@ -253,7 +320,7 @@ static tqe_status put(tqe_atomic_file *f, const void *p, size_t n, uint64_t off,
             continue;
         }
         if (w <= 0) {
-            return io_error(err, "write", f->path, w < 0 ? errno : ENOSPC);
+            return io_error(err, "write", f->shown, w < 0 ? errno : ENOSPC);
         }
         at += w;
         off += (uint64_t)w;
@@ -311,13 +378,13 @@ tqe_status tqe_atomic_commit(tqe_atomic_file *f, bool durable, tqe_error *err)
     /* A file system without permissions refuses to set them, and has nothing to set. */
     if (st == TQE_OK && f->mode >= 0 && fstat(f->fd, &sb) == 0 &&
         (int)(sb.st_mode & 0777) != f->mode && fchmod(f->fd, (mode_t)f->mode) != 0) {
-        st = io_error(err, "write", f->path, errno);
+        st = io_error(err, "write", f->shown, errno);
     }
     if (st == TQE_OK && durable && fsync(f->fd) != 0) {
-        st = io_error(err, "write", f->path, errno);
+        st = io_error(err, "write", f->shown, errno);
     }
     if (st == TQE_OK && renameat(f->dir_fd, f->temp, f->dir_fd, f->name) != 0) {
-        st = io_error(err, "write", f->path, errno);
+        st = io_error(err, "write", f->shown, errno);
     }
     if (st != TQE_OK) {
         tqe_atomic_discard(f);
@@ -325,7 +392,7 @@ tqe_status tqe_atomic_commit(tqe_atomic_file *f, bool durable, tqe_error *err)
     }
     /* Some file systems cannot sync a folder and need not. */
     if (durable && fsync(f->dir_fd) != 0 && errno != EINVAL && errno != ENOTSUP) {
-        st = io_error(err, "bring to the disk the folder of", f->path, errno);
+        st = io_error(err, "bring to the disk the folder of", f->shown, errno);
     }
     release(f);
     return st;
@@ -336,7 +403,7 @@ tqe_status tqe_atomic_commit(tqe_atomic_file *f, bool durable, tqe_error *err)
 bool tqe_file_same(const char *a, const char *b)
 {
     struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && same_file(&x, &y);
 }
 
 tqe_status tqe_file_open(int *fd, uint64_t *size, const char *path, tqe_error *err)

@@ -10,7 +10,8 @@ typedef struct tqe_atomic_file {
     int fd, dir_fd;
     int mode;          /* of the file that is replaced, or -1 */
     char temp[32];     /* name in the folder */
-    char *path, *name; /* as given; its last part, in path */
+    char *path, *name; /* where the file is, links followed; its last part, in path */
+    char *shown;       /* the same for messages, between quotes: "link' -> 'file" */
     uint8_t *buf;      /* [TQE_ATOMIC_BUF_BYTES] not yet written */
     size_t n_buf;
     uint64_t off;       /* of buf in the file */
@@ -19,10 +20,11 @@ typedef struct tqe_atomic_file {
 
 #define TQE_ATOMIC_BUF_BYTES ((size_t)1 << 20)
 
-/* Open for path, which must be absent or a regular file. mode: permissions of a new file before the
- * umask; a file that is replaced hands on its own. On error f is closed. */
+/* Open for path, which must be absent or a regular file, or a symbolic link to such a name: then
+ * the file that it leads to is made or replaced, and the link stays. mode: permissions of a new
+ * file before the umask; a file that is replaced hands on its own. On error f is closed. */
 tqe_status tqe_atomic_open(tqe_atomic_file *f, const char *path, unsigned mode, tqe_error *err);
-/* The same for a name in an open folder, which stays the caller's. */
+/* The same for a name in an open folder, which stays the caller's; a link is replaced. */
 tqe_status tqe_atomic_open_at(tqe_atomic_file *f, int dir_fd, const char *name, unsigned mode,
                               tqe_error *err);
 /* What tqe_atomic_open would say to path; nothing stays. */
@@ -40,8 +42,6 @@ void tqe_atomic_discard(tqe_atomic_file *f);
 
 /* Remove temporary files of writers that are no more; returns how many. dir_fd stays open. */
 size_t tqe_atomic_sweep(int dir_fd);
-/* The same in the folder of path. */
-void tqe_atomic_sweep_beside(const char *path);
 
 /* Whether two paths lead to the same file, also by links; false where one is absent. */
 bool tqe_file_same(const char *a, const char *b);

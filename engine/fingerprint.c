@@ -86,6 +86,27 @@ static void add_file(crypto_generichash_state *st, bool is_named, const char *by
     }
 }
 
+/* Where a file lies is another matter than what is in it: one folder on, it is the same scheme. */
+static bool without_names(const tq_scheme *s, char text[TQ_SCHEME_TEXT_BYTES])
+{
+    tq_scheme bare = *s;
+    if (bare.kmean[0] != '\0') {
+        (void)strcpy(bare.kmean, "-");
+    }
+    if (bare.layers[0] != '\0') {
+        (void)strcpy(bare.layers, "-");
+    }
+    return tq_scheme_format(&bare, text, TQ_SCHEME_TEXT_BYTES) == TQ_OK;
+}
+
+bool tqe_scheme_same(const char *a, const char *b)
+{
+    tq_scheme x, y;
+    char one[TQ_SCHEME_TEXT_BYTES], other[TQ_SCHEME_TEXT_BYTES];
+    return tq_scheme_parse(&x, a, NULL, 0) == TQ_OK && tq_scheme_parse(&y, b, NULL, 0) == TQ_OK &&
+           without_names(&x, one) && without_names(&y, other) && strcmp(one, other) == 0;
+}
+
 tqe_status tqe_scheme_id(const tq_scheme *s, const char *kmean, size_t n_kmean, const char *layers,
                          size_t n_layers, uint8_t id[TQE_ID_BYTES], tqe_error *err)
 {
@@ -95,7 +116,7 @@ tqe_status tqe_scheme_id(const tq_scheme *s, const char *kmean, size_t n_kmean, 
     if (sodium_init() < 0) {
         return tqe_fail(err, TQE_ERR_UNSUPPORTED, "libsodium cannot start: no random numbers");
     }
-    if (tq_scheme_format(s, canonical, sizeof(canonical)) != TQ_OK) {
+    if (!without_names(s, canonical)) {
         return tqe_fail(err, TQE_ERR_SCHEME, "a scheme without a canonical spelling");
     }
     (void)crypto_generichash_init(&st, what, sizeof(what), TQE_ID_BYTES);

@@ -206,7 +206,7 @@ static bool fixed_belongs(const job *j, const tqe_snap *h, tqe_snap_kind kind, u
 static bool tables_belong(const job *j, const tqe_snap *h, tqe_error *err)
 {
     const char *what =
-        strcmp(h->scheme, j->head.scheme) != 0                                        ? "scheme"
+        !tqe_scheme_same(h->scheme, j->head.scheme)                                   ? "scheme"
         : memcmp(h->layers, j->head.layers, h->n_layers * sizeof(*h->layers)) != 0    ? "geometry"
         : memcmp(h->tokens, j->ids + h->first, h->n_tokens * sizeof(*h->tokens)) != 0 ? "token"
                                                                                       : NULL;

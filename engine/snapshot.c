@@ -343,8 +343,11 @@ static tqe_status check_match(const tqe_snapshot *f, const tqe_session *s, const
     tqe_session_info info;
     tqe_session_get_info(s, &info);
     if (h->kind != TQE_SNAP_TIMELINE) {
-        return tqe_fail(err, TQE_ERR_FORMAT, "'%s' is a page of a prefix store, not a snapshot",
-                        f->path);
+        return tqe_fail(
+            err, TQE_ERR_FORMAT,
+            "'%s' is a file of a prefix store, not a snapshot: the store takes it up by "
+            "itself",
+            f->path);
     }
     if (memcmp(h->fingerprint, want->fingerprint, TQE_ID_BYTES) != 0) {
         return tqe_fail(err, TQE_ERR_UNSUPPORTED,
@@ -353,20 +356,13 @@ static tqe_status check_match(const tqe_snapshot *f, const tqe_session *s, const
                         f->path, h->model, hex(a, h->fingerprint, 8), want->model,
                         hex(b, want->fingerprint, 8));
     }
-    if (strcmp(h->scheme, want->scheme) != 0) {
+    if (!tqe_scheme_same(h->scheme, want->scheme)) {
         return tqe_fail(err, TQE_ERR_SCHEME,
                         "'%s' is a snapshot with the KV scheme %s; this session has %s", f->path,
                         h->scheme, want->scheme);
     }
     if (memcmp(h->scheme_id, want->scheme_id, TQE_ID_BYTES) != 0) {
-        const tqe_status st = tqe_scheme_check_files(h->scheme, h->scheme_id, f->path, err);
-        if (st != TQE_OK) {
-            return st;
-        }
-        /* The files are as they were again: the session was made of others. */
-        return tqe_fail(err, TQE_ERR_SCHEME,
-                        "'%s': a file that the KV scheme %s names has other contents now", f->path,
-                        h->scheme);
+        return tqe_scheme_other_files(want->scheme, f->path, err);
     }
     if (h->n_layers != want->n_layers || h->n_vocab != want->n_vocab) {
         return tqe_fail(err, TQE_ERR_UNSUPPORTED,
@@ -433,6 +429,8 @@ void tqe_snapshot_get_info(const tqe_snapshot *f, tqe_snapshot_info *info)
 {
     const tqe_snap *h = &f->head;
     memset(info, 0, sizeof(*info));
+    info->kind = (tqe_snapshot_kind)h->kind;
+    info->first = h->first;
     memcpy(info->model, h->model, sizeof(info->model));
     memcpy(info->scheme, h->scheme, sizeof(info->scheme));
     (void)hex(info->fingerprint, h->fingerprint, TQE_ID_BYTES);
@@ -464,9 +462,10 @@ void tqe_snapshot_get_layer(const tqe_snapshot *f, uint32_t layer, tqe_snapshot_
     (void)tq_codec_init(&out->v_codec, (tq_format)l->v_format, l->d_v, l->v_flags, TQ_ISA_ALL);
 }
 
-tqe_status tqe_snapshot_check_files(const tqe_snapshot *f, tqe_error *err)
+tqe_status tqe_snapshot_find_scheme(const tqe_snapshot *f, char kv[TQ_SCHEME_TEXT_BYTES],
+                                    tqe_error *err)
 {
-    return tqe_scheme_check_files(f->head.scheme, f->head.scheme_id, f->path, err);
+    return tqe_scheme_find_files(f->head.scheme, f->head.scheme_id, f->path, kv, err);
 }
 
 const int32_t *tqe_snapshot_tokens(const tqe_snapshot *f)
@@ -514,7 +513,7 @@ tqe_status tqe_snapshot_rows(const tqe_snapshot *f, uint32_t layer, uint32_t kv_
     const tqe_snap *h = &f->head;
     if (h->kind != TQE_SNAP_TIMELINE) { /* its tokens do not begin at position 0 */
         return tqe_fail(err, TQE_ERR_UNSUPPORTED,
-                        "'%s' is a page of a prefix store: only whole snapshots give rows",
+                        "'%s' is a file of a prefix store: only whole snapshots give rows",
                         f->path);
     }
     if (layer >= h->n_layers) {

@@ -29,7 +29,8 @@ tqe_status tqe_session_save(tqe_session *s, const char *path, tqe_error *err);
  * change: on any error s is as it was. Afterwards the session is the one that was saved, logits
  * included when it had them. Needs the size of the cache's part once more while it runs.
  * Errors: TQE_ERR_IO; TQE_ERR_FORMAT (damaged; names field or page and offset); TQE_ERR_UNSUPPORTED
- * (another version, or another model); TQE_ERR_SCHEME (another scheme); TQE_ERR_FULL (more tokens
+ * (another version, or another model); TQE_ERR_SCHEME (another scheme, or other contents of its
+ * files, whose names do not matter); TQE_ERR_FULL (more tokens
  * than the context holds); TQE_ERR_NOMEM. */
 tqe_status tqe_session_load(tqe_session *s, const char *path, tqe_error *err);
 
@@ -46,7 +47,16 @@ typedef struct tqe_snapshot_layer {
     tq_codec k_codec, v_codec; /* of blocks */
 } tqe_snapshot_layer;
 
+/* What a file holds (docs/snapshot.md 1). The last two are of a prefix store's folder. */
+typedef enum tqe_snapshot_kind {
+    TQE_SNAPSHOT_SESSION = 0,
+    TQE_SNAPSHOT_PAGE = 1, /* one page of a prompt */
+    TQE_SNAPSHOT_END = 2   /* what else a prompt needs that ends there */
+} tqe_snapshot_kind;
+
 typedef struct tqe_snapshot_info {
+    tqe_snapshot_kind kind;
+    uint32_t first;       /* position of the first of its tokens */
     char model[64];       /* its name, or "" */
     char fingerprint[65]; /* hexadecimal */
     char scheme[TQ_SCHEME_TEXT_BYTES];
@@ -61,11 +71,15 @@ tqe_status tqe_snapshot_open(tqe_snapshot **out, const char *path, tqe_error *er
 void tqe_snapshot_close(tqe_snapshot *f); /* NULL allowed */
 void tqe_snapshot_get_info(const tqe_snapshot *f, tqe_snapshot_info *info);
 void tqe_snapshot_get_layer(const tqe_snapshot *f, uint32_t layer, tqe_snapshot_layer *out);
-/* Are the files that the snapshot's scheme names (layers=, kmean=) the ones it was saved with? To
- * be asked before a session is made with info.scheme: names in a snapshot are whoever's who made
- * it. Nothing of a file's contents reaches err. Errors: TQE_ERR_SCHEME (names the file that
- * differs), TQE_ERR_IO, TQE_ERR_FORMAT (too large), TQE_ERR_NOMEM. */
-tqe_status tqe_snapshot_check_files(const tqe_snapshot *f, tqe_error *err);
+/* The KV scheme for a session that is to load f. Where info.scheme names files (layers=, kmean=),
+ * they are looked for under the names that it has, and, relative ones, in the snapshot's folder: kv
+ * gets the names under which the contents are those that the snapshot was saved with. To be asked
+ * before a session is made, because the names are whoever's who made the snapshot: nothing of a
+ * file's contents reaches err. A session whose scheme names equal files by other names loads f as
+ * well. Errors: TQE_ERR_SCHEME (names the file that differs), TQE_ERR_IO (names both places),
+ * TQE_ERR_FORMAT (too large), TQE_ERR_NOMEM. */
+tqe_status tqe_snapshot_find_scheme(const tqe_snapshot *f, char kv[TQ_SCHEME_TEXT_BYTES],
+                                    tqe_error *err);
 /* [n_tokens] and [n_vocab] (NULL: none), valid until the close. */
 const int32_t *tqe_snapshot_tokens(const tqe_snapshot *f);
 const float *tqe_snapshot_logits(const tqe_snapshot *f);

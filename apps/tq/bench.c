@@ -88,6 +88,44 @@ void bench_put_machine(const bench_machine *m)
     }
 }
 
+/* ---- Dimensions -------------------------------------------------------------------------- */
+
+static bool takes(const tq_scheme *s, uint32_t d_k, uint32_t d_v)
+{
+    size_t bytes;
+    return tq_scheme_bytes_per_token(s, d_k, d_v, &bytes) == TQ_OK;
+}
+
+/* "16, 24 ... are possible", asked for each, so that it is true. 128 is one that all take. */
+static void possible_dims(char *dst, size_t cap, const tq_scheme *s, bool of_values)
+{
+    size_t n = 0;
+    bool all = true;
+    dst[0] = '\0';
+    for (uint32_t d = 1; d <= 1024; d++) {
+        bool ok = of_values ? takes(s, 128, d) : takes(s, d, 128);
+        all = all && ok == (d % 8 == 0 && d >= 16);
+        if (ok && n < cap) {
+            n += (size_t)snprintf(dst + n, cap - n, n ? ", %u" : "%u", d);
+        }
+    }
+    if (all) {
+        snprintf(dst, cap, "multiples of 8 from 16 to 1024");
+    }
+}
+
+void bench_bad_dims(const char *name, const tq_scheme *scheme, uint32_t d_k, uint32_t d_v)
+{
+    tq_scheme f16;
+    char list[8192];
+    tq_scheme_parse(&f16, "f16", NULL, 0);
+    const tq_scheme *s = scheme ? scheme : &f16;
+    bool bad_k = !takes(s, d_k, 128);
+    possible_dims(list, sizeof list, s, !bad_k);
+    msg_error("%s%s: %s %u is not possible: %s are", scheme ? "--kv " : "",
+              scheme ? name : "no scheme", bad_k ? "--dk" : "--dv", bad_k ? d_k : d_v, list);
+}
+
 /* ---- CSV --------------------------------------------------------------------------------- */
 
 static bool cannot_write(const char *file)

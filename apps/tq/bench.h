@@ -4,6 +4,8 @@
 #ifndef TQ_APP_BENCH_H
 #define TQ_APP_BENCH_H
 
+#include "turboquant.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -34,6 +36,12 @@ void bench_machine_get(bench_machine *m, uint32_t isa_mask, bool all_isas, uint3
 /* The first line of every report, and warnings where other work is running or threads are more than
  * CPUs. */
 void bench_put_machine(const bench_machine *m);
+
+/* ---- Dimensions ---- */
+
+/* The error for dimensions that a scheme does not take, with those that it does; scheme NULL: that
+ * none of the default ones takes. */
+void bench_bad_dims(const char *name, const tq_scheme *scheme, uint32_t d_k, uint32_t d_v);
 
 /* ---- CSV: the machine's columns come first, in every file the same ---- */
 

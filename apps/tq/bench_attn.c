@@ -33,7 +33,7 @@ static bool add_scheme(attn_bench *b, const char *text, bool asked)
         .layers = &layer, .n_layers = 1, .n_pages = 1, .max_seqs = 1, .isa_mask = b->isa};
     if (tq_scheme_bytes_per_token(&scheme, layer.d_k, layer.d_v, &bytes) != TQ_OK) {
         if (asked) {
-            msg_error("--kv %s: does not support --dk %u with --dv %u", name, layer.d_k, layer.d_v);
+            bench_bad_dims(name, &scheme, layer.d_k, layer.d_v);
         }
         return !asked;
     }
@@ -91,7 +91,7 @@ static bool add_sides(attn_bench *b, const arg_strings *kv, const arg_strings *p
         }
     }
     if (!b->n_ours) {
-        msg_error("no scheme supports --dk %u with --dv %u", b->shape.d_k, b->shape.d_v);
+        bench_bad_dims(NULL, NULL, b->shape.d_k, b->shape.d_v);
         return false;
     }
     for (size_t i = 0; i < n_peers; i++) {

@@ -304,8 +304,9 @@ static int bench_run(cache_bench *b)
     return ok ? TQ_EXIT_OK : TQ_EXIT_FAILED;
 }
 
-/* A side can be stored when the scheme takes these dimensions and needs no file. */
-static bool add_side(cache_bench *b, const char *text)
+/* A side can be stored when the scheme takes these dimensions, without which a default one is left
+ * out, and needs no file. */
+static bool add_side(cache_bench *b, const char *text, bool asked)
 {
     cache_side *s = &b->sides[b->n_sides];
     size_t bytes;
@@ -319,6 +320,12 @@ static bool add_side(cache_bench *b, const char *text)
     if (s->scheme.kmean[0] || s->scheme.layers[0]) {
         msg_error("--kv %s: files belong to a model, here is none", s->name);
         return false;
+    }
+    if (tq_scheme_bytes_per_token(&s->scheme, b->shape.d_k, b->shape.d_v, &bytes) == TQ_ERR_DIM) {
+        if (asked) {
+            bench_bad_dims(s->name, &s->scheme, b->shape.d_k, b->shape.d_v);
+        }
+        return !asked;
     }
     const tq_cache_config cfg = config_of(b, &s->scheme);
     tq_status st = tq_cache_bytes(&cfg, &bytes);
@@ -337,11 +344,14 @@ static bool add_sides(cache_bench *b, const arg_strings *kv)
                                            "tcq4", "tcq3",       "tcq2",   "tcq3,tail=64"};
     const size_t n = kv->n ? kv->n : sizeof defaults / sizeof defaults[0];
     for (size_t i = 0; i < n; i++) {
-        if (!add_side(b, kv->n ? kv->at[i] : defaults[i])) {
+        if (!add_side(b, kv->n ? kv->at[i] : defaults[i], kv->n > 0)) {
             return false;
         }
     }
-    return true;
+    if (!b->n_sides) {
+        bench_bad_dims(NULL, NULL, b->shape.d_k, b->shape.d_v);
+    }
+    return b->n_sides > 0;
 }
 
 #define OPT_NUMBER(flag, field, least, most, text)                                                 \

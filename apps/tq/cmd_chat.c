@@ -42,15 +42,11 @@ typedef struct chat {
     gen_stats total;
     gen_stop last_stop;
     bool unanswered; /* a line from a pipe got no answer */
-    char last;       /* last byte of the answer */
 } chat;
 
 static bool show_text(void *ctx, const char *text, size_t n)
 {
-    chat *c = ctx;
-    if (n) {
-        c->last = text[n - 1];
-    }
+    (void)ctx;
     return out_text(text, n) && out_flush();
 }
 
@@ -62,10 +58,9 @@ static bool turn(chat *c, const char *question)
     gen_stop stop = question ? conversation_ask(&c->conv, question, &stats)
                              : conversation_retry(&c->conv, &stats);
     if (stop == GEN_STOP_END) {
-        c->last = '\n';
-        stop = conversation_answer(&c->conv, c->sampler, c->limit, show_text, c, &stats);
+        stop = conversation_answer(&c->conv, c->sampler, c->limit, show_text, NULL, &stats);
         /* The answer stands alone on its lines, whatever ended it. */
-        if (stop == GEN_STOP_OUTPUT || !(c->last == '\n' || out_write("\n", 1)) || !out_flush()) {
+        if (stop == GEN_STOP_OUTPUT || !out_end_line() || !out_flush()) {
             return false;
         }
         if (stop == GEN_STOP_CONTEXT) {

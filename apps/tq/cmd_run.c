@@ -34,7 +34,6 @@ typedef struct run_output {
     bool json;
     char *text;
     size_t n, cap;
-    char last; /* last byte written */
 } run_output;
 
 static bool take_text(void *ctx, const char *text, size_t n)
@@ -43,7 +42,6 @@ static bool take_text(void *ctx, const char *text, size_t n)
     if (n == 0) {
         return true;
     }
-    o->last = text[n - 1];
     if (!o->json) {
         return out_text(text, n) && out_flush();
     }
@@ -237,7 +235,7 @@ static int run_session(const run_options *o, const tqe_model *m, tqe_session *s,
         return TQ_EXIT_FAILED;
     }
     gen_stats stats = {0};
-    run_output text = {.json = o->json, .last = '\n'};
+    run_output text = {.json = o->json};
     gen_catch_interrupts(true);
     gen_tokens record = {0};
     gen_stop stop = o->store ? gen_prompt_stored(s, o->store, ids, n_ids, &stats)
@@ -248,6 +246,10 @@ static int run_session(const run_options *o, const tqe_model *m, tqe_session *s,
     }
     int code = TQ_EXIT_FAILED;
     bool saved = true;
+    if (stop != GEN_STOP_OUTPUT && stop != GEN_STOP_ERROR) {
+        out_end_line(); /* the text is complete, whatever is said from here on */
+        out_flush();
+    }
     if (o->save) {
         saved = save_what_is_whole(o, s, n_before, n_ids, &record, stop);
     }
@@ -258,9 +260,6 @@ static int run_session(const run_options *o, const tqe_model *m, tqe_session *s,
         if (o->json) {
             code = write_json(o, m, s, &text, &stats, stop) ? code : TQ_EXIT_FAILED;
         } else {
-            if (text.last != '\n') {
-                out_write("\n", 1);
-            }
             if (out_flush()) {
                 if (out_is_tty() && err_is_tty()) {
                     msg_note("%s", ""); /* text and table share the screen */
@@ -318,20 +317,23 @@ static bool load(const run_options *o, tqe_session *s)
 static bool scheme_of_snapshot(run_options *o, char kv[TQ_SCHEME_TEXT_BYTES])
 {
     tqe_snapshot *f = NULL;
-    tqe_snapshot_info info;
     tqe_error err = {0};
     if (tqe_snapshot_open(&f, o->load, &err) != TQE_OK) {
         msg_error("%s", err.text);
         return false;
     }
-    tqe_status st = tqe_snapshot_check_files(f, &err);
-    tqe_snapshot_get_info(f, &info);
+    tqe_status st = tqe_snapshot_find_scheme(f, kv, &err);
+    if (st != TQE_OK) {
+        tqe_snapshot_info info;
+        tqe_snapshot_get_info(f, &info);
+        msg_error("%s", err.text);
+        msg_note("The scheme is %s: --kv with another FILE in it says where the same file is.",
+                 info.scheme);
+    }
     tqe_snapshot_close(f);
     if (st != TQE_OK) {
-        msg_error("%s", err.text);
         return false;
     }
-    memcpy(kv, info.scheme, TQ_SCHEME_TEXT_BYTES);
     o->setup.kv = kv;
     return true;
 }

@@ -28,6 +28,17 @@ static void text_row(const char *what, const char *text)
     out_write("\n", 1);
 }
 
+static const char *const kind_names[] = {
+    [TQE_SNAPSHOT_SESSION] = "session", [TQE_SNAPSHOT_PAGE] = "page", [TQE_SNAPSHOT_END] = "end"};
+
+/* A file of a prefix store, as far as it differs from a session. */
+static void put_stored(const tqe_snapshot_info *i)
+{
+    out_printf("%-12s%s of a prompt, in a prefix store\n", "holds",
+               i->kind == TQE_SNAPSHOT_PAGE ? "a page" : "what is read at the end");
+    out_printf("%-12s%u to %u of the prompt\n", "tokens", i->first, i->first + i->n_tokens - 1);
+}
+
 static void put_info(const tqe_snapshot *f, const char *path)
 {
     tqe_snapshot_info i;
@@ -35,25 +46,39 @@ static void put_info(const tqe_snapshot *f, const char *path)
     char size[32], rows[32], f16[32], number[32], line[256];
     tqe_snapshot_get_info(f, &i);
     tqe_snapshot_get_layer(f, 0, &l);
-    text_row("snapshot", path);
+    bool session = i.kind == TQE_SNAPSHOT_SESSION;
+    text_row(session ? "snapshot" : "file", path);
+    if (!session) {
+        put_stored(&i);
+    }
     text_row("model", i.model[0] ? i.model : "(without a name)");
     out_printf("%-12s%s\n", "fingerprint", i.fingerprint);
     text_row("scheme", i.scheme);
     snprintf(line, sizeof line, "%u layers, first one: %u KV heads, %u/%u", i.n_layers,
              l.n_kv_heads, l.d_k, l.d_v);
     text_row("geometry", line);
-    out_printf("%-12s%s\n", "tokens", text_count(number, i.n_tokens));
+    if (session) {
+        out_printf("%-12s%s\n", "tokens", text_count(number, i.n_tokens));
+    }
     text_size(rows, i.packed_bytes);
     text_size(f16, i.f16_bytes);
-    out_printf("%-12s%s packed in %u %s", "KV cache", rows, i.n_pages,
-               i.n_pages == 1 ? "page" : "pages");
+    out_printf("%-12s", "KV cache");
+    if (i.n_pages) {
+        out_printf("%s packed in %u %s", rows, i.n_pages, i.n_pages == 1 ? "page" : "pages");
+    }
     if (i.f16_bytes) {
-        out_printf(", %s in f16", f16);
+        out_printf("%s%s in f16", i.n_pages ? ", " : "", f16);
     }
     out_write("\n", 1);
-    out_printf("%-12s%s\n", "next token",
-               i.has_logits ? "logits are there" : "no logits: continues with more text only");
-    out_printf("%-12s%s\n", "file", text_size(size, i.file_bytes));
+    if (session) {
+        out_printf("%-12s%s\n", "next token",
+                   i.has_logits ? "logits are there" : "no logits: continues with more text only");
+    }
+    out_printf("%-12s%s\n", session ? "file" : "size", text_size(size, i.file_bytes));
+    if (!session) {
+        out_printf(
+            "tq run --prefix-store takes it up where a prompt begins alike; --load does not.\n");
+    }
 }
 
 static bool put_json(const tqe_snapshot *f)
@@ -71,9 +96,10 @@ static bool put_json(const tqe_snapshot *f)
                               "v_format", (json_int_t)l.v_codec.format));
     }
     json_t *j = json_pack(
-        "{s:s s:s s:s s:I s:I s:b s:I s:I s:I s:o}", "model", i.model, "fingerprint", i.fingerprint,
-        "scheme", i.scheme, "tokens", (json_int_t)i.n_tokens, "vocabulary", (json_int_t)i.n_vocab,
-        "logits", (int)i.has_logits, "packed_bytes", (json_int_t)i.packed_bytes, "f16_bytes",
+        "{s:s s:I s:s s:s s:s s:I s:I s:b s:I s:I s:I s:o}", "kind", kind_names[i.kind], "first",
+        (json_int_t)i.first, "model", i.model, "fingerprint", i.fingerprint, "scheme", i.scheme,
+        "tokens", (json_int_t)i.n_tokens, "vocabulary", (json_int_t)i.n_vocab, "logits",
+        (int)i.has_logits, "packed_bytes", (json_int_t)i.packed_bytes, "f16_bytes",
         (json_int_t)i.f16_bytes, "file_bytes", (json_int_t)i.file_bytes, "layers", layers);
     char *dump = j ? json_dumps(j, JSON_INDENT(2)) : NULL;
     json_decref(j);

@@ -27,7 +27,8 @@
 
 static char out_buf[OUT_BUFFER_BYTES];
 static size_t out_used;
-static int out_errno; /* 0, or the errno of the first failed write */
+static char out_last = '\n'; /* last byte */
+static int out_errno;        /* 0, or the errno of the first failed write */
 static bool out_tty, err_tty, out_color, in_closed;
 static const char *msg_command = "tq";
 
@@ -72,6 +73,7 @@ bool out_flush(void)
 
 bool out_write(const char *data, size_t n)
 {
+    out_last = n > 0 ? data[n - 1] : out_last;
     while (n > 0 && !out_errno) {
         size_t room = OUT_BUFFER_BYTES - out_used;
         size_t take = n < room ? n : room;
@@ -84,6 +86,11 @@ bool out_write(const char *data, size_t n)
         }
     }
     return out_errno == 0;
+}
+
+bool out_end_line(void)
+{
+    return out_last == '\n' || out_write("\n", 1);
 }
 
 bool out_text(const char *data, size_t n)
@@ -168,6 +175,10 @@ void msg_set_command(const char *name)
 /* Messages quote file names, arguments and strings from model files: any bytes. */
 static void msg_line(const char *kind, const char *fmt, va_list ap)
 {
+    if (out_tty && err_tty) { /* half a line of text would hide the message in it */
+        out_end_line();
+        out_flush();
+    }
     char text[8192], line[4 * sizeof text + 128]; /* a path may have 4095 bytes */
     vsnprintf(text, sizeof text, fmt, ap);
     const size_t n_text = strlen(text);

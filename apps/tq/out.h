@@ -27,6 +27,8 @@ bool out_write(const char *data, size_t n);
 bool out_text(const char *data, size_t n);
 bool out_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 bool out_flush(void);
+/* A newline, unless the last byte was one or there was none. */
+bool out_end_line(void);
 
 /* Flush, close, report what went wrong with stdout; returns the exit code to use in place of
  * `code` (a failed output turns success into TQ_EXIT_FAILED). */
@@ -40,8 +42,9 @@ const char *out_plain(void);
 
 /* Name of the running command for messages, "tq run". Static storage of the caller. */
 void msg_set_command(const char *name);
-/* One line to stderr: "tq run: error: ...". Control characters, line ends among them, and bytes
- * that are not valid UTF-8 are escaped as \xNN. */
+/* One line to stderr: "tq run: error: ...". On a terminal that shows both streams, it begins a
+ * line. Control characters, line ends among them, and bytes that are not valid UTF-8 are escaped as
+ * \xNN. */
 void msg_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void msg_warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 /* A line without prefix. */

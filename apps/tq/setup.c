@@ -8,6 +8,7 @@
 
 #include "machine.h"
 #include "out.h"
+#include "text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -116,11 +117,36 @@ void setup_warn_threads(uint32_t n_threads)
     }
 }
 
+static bool names_files(const char *kv)
+{
+    tq_scheme s;
+    return tq_scheme_parse(&s, kv, NULL, 0) == TQ_OK && (s.layers[0] || s.kmean[0]);
+}
+
+/* What a user can do about memory that a session does not get. */
+static void advise_memory(const setup *s, const tqe_model *m)
+{
+    tqe_error err;
+    tqe_model_info info;
+    tqe_kv_plan plan;
+    tq_scheme scheme;
+    char count[32], size[32];
+    const uint64_t have = machine_free_bytes();
+    tqe_model_get_info(m, &info);
+    if (have && tq_scheme_parse(&scheme, s->kv, NULL, 0) == TQ_OK &&
+        tqe_kv_plan_make(&plan, &info, &scheme, have, 1, &err) == TQE_OK) {
+        /* Context and kept prompts are pages of one pool. */
+        msg_note("%s are free: they hold %s tokens%s.", text_size(size, have),
+                 text_count(count, plan.n_ctx),
+                 s->n_kept ? ", those of -c and --keep together" : "");
+    }
+}
+
 bool setup_open(const setup *s, tqe_model **model, tqe_session **session)
 {
     tqe_error err = {0};
     tqe_model_info info;
-    const char *advice = "";
+    const char *advice = "", *option = "", *kv = "", *colon = "";
     tqe_session_params params = {
         .n_ctx = s->n_ctx, .n_threads = s->n_threads, .kv = s->kv, .n_kept = s->n_kept};
     *model = NULL;
@@ -130,11 +156,22 @@ bool setup_open(const setup *s, tqe_model **model, tqe_session **session)
     tqe_status st = tqe_model_load(model, s->model, NULL, &err);
     if (st == TQE_OK) {
         st = tqe_session_create(session, *model, &params, &err);
-        advice = st == TQE_ERR_NOMEM ? "; use a smaller -c" : "";
+        advice = st != TQE_ERR_NOMEM ? ""
+                 : s->n_kept         ? "; use a smaller --keep"
+                                     : "; use a smaller -c";
+        if (names_files(s->kv) && (st == TQE_ERR_IO || st == TQE_ERR_FORMAT ||
+                                   st == TQE_ERR_SCHEME || st == TQE_ERR_UNSUPPORTED)) {
+            option = "--kv ";
+            kv = s->kv;
+            colon = ": ";
+        }
     }
     msg_status(NULL);
     if (st != TQE_OK) {
-        msg_error("%s%s", err.text, advice);
+        msg_error("%s%s%s%s%s", option, kv, colon, err.text, advice);
+        if (st == TQE_ERR_NOMEM && *model) {
+            advise_memory(s, *model);
+        }
         tqe_model_free(*model);
         *model = NULL;
         return false;

@@ -12,6 +12,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -178,6 +179,21 @@ static inline size_t state_count(const char *dir, const char *end, char *last)
         (void)closedir(d);
     }
     return n;
+}
+
+static inline int state_remove_one(const char *path, const struct stat *sb, int flag,
+                                   struct FTW *ftw)
+{
+    (void)sb;
+    (void)flag;
+    (void)ftw;
+    return remove(path);
+}
+
+/* A folder with all that is in it. */
+static inline void state_remove_tree(const char *dir)
+{
+    assert_int_equal(nftw(dir, state_remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
 }
 
 /* Empty and remove a flat folder. */

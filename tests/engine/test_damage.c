@@ -271,7 +271,7 @@ static void test_forged(void **state)
     forged(other_model, "another model");
     forged(other_scheme, "turbo4v3");
     forged(other_spelling, "scheme");
-    forged(other_scheme_files, "names has other contents");
+    forged(other_scheme_files, "is another scheme's");
     forged(other_rotation, "rotation or codebook"); /* PITFALL 38, and the next */
     forged(other_format, "rotation or codebook");
     forged(no_format, "key format 7");

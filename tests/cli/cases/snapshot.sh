@@ -99,12 +99,30 @@ ls store/*.bad | wc -l
 gen -p a -n 1 --prefix-store none/store 2>&1 | grep warning
 gen -p "$text" -n 1 --prefix-store small --prefix-limit 1K 2>&1 | sed -n '/^tq.*warning/p' | digits
 ls small/*.page 2>/dev/null | wc -l
+# What lies in the folder of a store says what it is, and is no session.
+rm -rf store
+gen -p "$text" -n 1 --kv turbo4,tail=8 --prefix-store store >/dev/null 2>&1
+for end in page end; do
+    cp "$(ls store/*.$end | head -n 1)" "one.$end"
+    t snapshot info "one.$end" | sed -E 's/[0-9a-f]{64}/FINGERPRINT/' | digits
+    "$TQ" snapshot info "one.$end" --json | grep '"kind"'
+    gen --load "one.$end" -p a -n 1 2>&1 | grep error
+done
 # Files of a scheme: the same file goes on, another one is refused; means of another model, too.
 printf 'turboquant-layers 1\n0 turbo8\n' >layers
 gen -p 'The harbour' -n 8 --kv turbo4,layers=layers --save mixed.tqs >/dev/null 2>&1
 gen --load mixed.tqs -n 4 >/dev/null 2>&1
 echo "exit $?"
 t snapshot info mixed.tqs | sed -n '/scheme\|Scheme/p'
+# Where the file lies is no part of the scheme: it is found beside the snapshot, or where --kv says.
+mkdir elsewhere
+(cd elsewhere; "$TQ" run -m "$BUNDLED" -t 1 --load ../mixed.tqs -n 1 2>&1 | grep -o 'turbo4,layers=.*'
+mv ../layers moved
+"$TQ" run -m "$BUNDLED" -t 1 --load ../mixed.tqs -n 1
+echo "exit $?"
+"$TQ" run -m "$BUNDLED" -t 1 --load ../mixed.tqs -n 1 --kv turbo4,layers=moved 2>&1 | grep -o 'turbo4,layers=.*'
+mv moved ../layers)
+t run -m "$BUNDLED" --kv turbo4,layers=elsewhere/none -p a -n 1 | sed "s|$BUNDLED|MODEL|"
 echo '# more' >>layers
 t run -m "$BUNDLED" --load mixed.tqs -n 1 | sed "s|$BUNDLED|MODEL|"
 printf 'turboquant-kmean 1\nmodel %064d\nshape 4 2 64\n' 0 >means

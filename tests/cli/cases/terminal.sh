@@ -54,6 +54,15 @@ while [ $i -lt 400 ]; do
     i=$((i + 1))
 done >long.txt
 python3 narrow.py "$TQ" run -m "$BUNDLED" -t 1 -f long.txt -c 16384 -n 0
+# What is said after an answer without a newline has a line of its own.
+cat >saved.py <<'END'
+import sys
+from pty_run import Terminal
+t = Terminal(80, sys.argv[1:])
+lines = t.read().decode().splitlines()
+print("on its own line:", any(s.startswith("saved  ") for s in lines), "exit", t.wait())
+END
+python3 saved.py "$TQ" run -m "$BUNDLED" -t 1 -p 'The sea was' -n 3 --temp 0 --save tty.tqs
 # Ctrl-C cancels a line that was begun and leaves at an empty one, twice in a row.
 cat >keys.py <<'END'
 import sys
