@@ -144,17 +144,23 @@ void tqe_atomic_discard(tqe_atomic_file *f)
     release(f);
 }
 
+/* One that may be written but not listed, as a letter box, can be named all the same. */
+static int open_listed_or_not(const char *folder)
+{
+    const int flags = O_DIRECTORY | O_CLOEXEC, fd = open(folder, flags | O_RDONLY);
+    return fd < 0 && errno == EACCES ? open(folder, flags | O_PATH) : fd;
+}
+
 /* The folder of path, opened; *name is the rest. path is written to and restored. */
 static int open_folder(char *path, char **name)
 {
-    const int flags = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
     char *slash = strrchr(path, '/');
     *name = slash != NULL ? slash + 1 : path;
     if (slash == NULL || slash == path) {
-        return open(slash == NULL ? "." : "/", flags);
+        return open_listed_or_not(slash == NULL ? "." : "/");
     }
     *slash = '\0';
-    const int fd = open(path, flags);
+    const int fd = open_listed_or_not(path);
     *slash = '/';
     return fd;
 }
@@ -390,8 +396,9 @@ tqe_status tqe_atomic_commit(tqe_atomic_file *f, bool durable, tqe_error *err)
         tqe_atomic_discard(f);
         return st;
     }
-    /* Some file systems cannot sync a folder and need not. */
-    if (durable && fsync(f->dir_fd) != 0 && errno != EINVAL && errno != ENOTSUP) {
+    /* Some file systems cannot sync a folder and need not; one that we may not list (EBADF) comes
+     * to the disk when the system sees fit. */
+    if (durable && fsync(f->dir_fd) != 0 && errno != EINVAL && errno != ENOTSUP && errno != EBADF) {
         st = io_error(err, "bring to the disk the folder of", f->shown, errno);
     }
     release(f);

@@ -61,7 +61,8 @@ struct tqe_disk {
     uint64_t may_write;    /* before it is counted again */
     tqe_disk_stats stats;
     tqe_error problem;
-    bool limit_said; /* that a file is larger than the limit; of the one who puts */
+    /* Said once, that: a file is larger than the limit; the queue was full. Of the one who puts. */
+    bool limit_said, full_said;
 };
 
 static void name_of(char name[NAME_BYTES], tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES])
@@ -370,7 +371,8 @@ bool tqe_disk_put(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTE
                  (unsigned long long)d->limit_bytes, n);
     }
     (void)pthread_mutex_lock(&d->mutex);
-    ok = ok && !d->failed && n <= d->queue_limit - d->queue_bytes;
+    const bool full = ok && !d->failed && n > d->queue_limit - d->queue_bytes;
+    ok = ok && !d->failed && !full;
     if (ok) {
         name_of(it->name, kind, key);
         it->bytes = bytes;
@@ -387,6 +389,13 @@ bool tqe_disk_put(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTE
         d->stats.n_dropped++;
     }
     (void)pthread_mutex_unlock(&d->mutex);
+    if (full && !d->full_said) {
+        d->full_said = true;
+        complain(d,
+                 "its queue of %llu bytes is full: the disk is slower than the prompts, and pages "
+                 "that find no room are not stored",
+                 (unsigned long long)d->queue_limit);
+    }
     if (!ok) {
         free(it);
         free(bytes);

@@ -6,11 +6,13 @@
  * in such pieces. Before each reading the system is told to forget the file, so that the disk is
  * measured and not memory. Ratios are taken within a round, then the median over rounds.
  * Prompts are found in a prefix store by sessions that hold nothing; what is not found, the last
- * token at least, is computed within the time.
+ * token at least, is computed within the time. What a store costs who waits for tokens is
+ * bench_stored.c's.
  */
 #define _GNU_SOURCE
 #include "args.h"
 #include "bench.h"
+#include "bench_stored.h"
 #include "commands.h"
 #include "engine.h"
 #include "out.h"
@@ -28,7 +30,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAX_ROUNDS = 100, PIECE = 1 << 20 };
+enum { MAX_ROUNDS = STORED_MAX_ROUNDS, PIECE = 1 << 20 };
 
 typedef enum step {
     PLAIN_WRITE,
@@ -64,6 +66,7 @@ typedef struct bench {
     tqe_prefix *on_disk, *in_memory;
     size_t n_found[N_STEPS]; /* tokens */
     char folder[4096];
+    stored_bench stored;
 } bench;
 
 static bool failed(const char *path)
@@ -242,6 +245,7 @@ static void report(const bench *b)
                "in memory\n",
                b->compute_s / bench_median(b->seconds[FOUND_DISK], n),
                b->compute_s / bench_median(b->seconds[FOUND_MEMORY], n));
+    stored_report(&b->stored);
 }
 
 static void note(bench *b)
@@ -255,6 +259,11 @@ static void note(bench *b)
                 b->compute_s * 1e3);
         for (int s = 0; s < N_STEPS; s++) {
             fprintf(b->csv, ",%.3f", b->seconds[s][r] * 1e3);
+        }
+        for (int side = 0; side < 2; side++) {
+            const double *t = &b->stored.token_s[side][r * STORED_TOKENS];
+            fprintf(b->csv, ",%.3f,%.3f,%.3f", b->stored.prompt_s[side][r] * 1e3,
+                    bench_median(t, STORED_TOKENS) * 1e3, bench_most(t, STORED_TOKENS) * 1e3);
         }
         fputc('\n', b->csv);
     }
@@ -386,6 +395,7 @@ static bool run_rounds(bench *b)
     if (!fill_stores(b)) {
         return false;
     }
+    b->stored = (stored_bench){0};
     for (size_t r = 0; r < b->n_rounds; r++) {
         char line[64];
         snprintf(line, sizeof line, "round %zu of %u", r + 1, b->n_rounds);
@@ -396,8 +406,18 @@ static bool run_rounds(bench *b)
             }
         }
     }
+    /* Last, as it takes the session away from the tokens that are saved. One token before, so that
+     * the first that counts finds its graph. */
+    msg_status("tokens beside a writing store ...");
+    bool ok = tqe_session_eval(b->session, b->ids, 1, NULL, NULL, NULL, &err) == TQE_OK;
+    if (!ok) {
+        msg_error("%s", err.text);
+    }
+    for (size_t r = 0; ok && r < b->n_rounds; r++) {
+        ok = stored_round(&b->stored, b->session, b->folder, b->ids, b->n_tokens);
+    }
     msg_status(NULL);
-    return true;
+    return ok;
 }
 
 static bool name_files(bench *b)
@@ -424,12 +444,17 @@ static bool run(bench *b)
     tqe_session_info info;
     uint32_t mask;
     for (size_t i = 0; i < b->lengths.n; i++) {
-        b->setup.n_ctx = b->lengths.at[i] > b->setup.n_ctx ? b->lengths.at[i] : b->setup.n_ctx;
+        uint32_t n = b->lengths.at[i] < TQE_MAX_CTX - STORED_TOKENS
+                         ? b->lengths.at[i] + STORED_TOKENS
+                         : TQE_MAX_CTX;
+        b->setup.n_ctx = n > b->setup.n_ctx ? n : b->setup.n_ctx;
     }
     if (!target_is_not("--csv", b->csv_name, "-m", b->setup.model) ||
         !bench_csv_open(&b->csv, b->csv_name,
                         "kv,tokens,file_bytes,round,compute_ms,plain_write_ms,save_ms,"
-                        "plain_read_ms,load_ms,load_again_ms,found_disk_ms,found_memory_ms") ||
+                        "plain_read_ms,load_ms,load_again_ms,found_disk_ms,found_memory_ms,"
+                        "prompt_ms,token_ms,token_most_ms,"
+                        "stored_prompt_ms,stored_token_ms,stored_token_most_ms") ||
         !setup_open(&b->setup, &b->model, &b->session)) {
         return false;
     }

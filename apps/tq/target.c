@@ -25,6 +25,11 @@ bool target_is_not(const char *flag, const char *path, const char *input_flag, c
 bool target_can_be(const char *flag, const char *path)
 {
     tqe_error err = {0};
+    if (path &&
+        !strcmp(path, "-")) { /* standard output elsewhere: not where a file appears whole */
+        msg_error("%s: '-' does not stand for standard output here; './-' names a file", flag);
+        return false;
+    }
     if (!path || tqe_atomic_check(path, &err) == TQE_OK) {
         return true;
     }

@@ -374,6 +374,8 @@ static void test_links(void **state)
     assert_int_equal(symlink("folder/real.tqs", link), 0);
     if (geteuid() == 0) {
         state_write(target, (const uint8_t *)old, sizeof(old));
+        char *box = state_path("box"), *in_box = state_path("box/x.tqs"); /* written, not listed */
+        assert_int_equal(mkdir(box, 0700) | chmod(box, 0733), 0);
         char *parent = strdup(folder);
         *strrchr(parent, '/') = '\0';
         assert_int_equal(chmod(folder, 0555) | chmod(parent, 0777), 0);
@@ -383,7 +385,7 @@ static void test_links(void **state)
             const bool said = setuid(65534) == 0 && tqe_session_save(s, link, &e) == TQE_ERR_IO &&
                               strstr(e.text, "Permission denied") != NULL &&
                               strstr(e.text, "real.tqs") != NULL;
-            _exit(said ? 0 : 1);
+            _exit(said && tqe_session_save(s, in_box, &e) == TQE_OK ? 0 : 1);
         }
         int status = 0;
         assert_int_equal(waitpid(child, &status, 0), child);
@@ -392,6 +394,10 @@ static void test_links(void **state)
         uint8_t *after = state_read(target, &n);
         assert_int_equal(n, sizeof(old));
         free(after);
+        state_ok(tqe_session_load(s, in_box, &err), &err);
+        state_remove(box);
+        free(box);
+        free(in_box);
         assert_int_equal(chmod(folder, 0755) | chmod(parent, 0700) | unlink(target), 0);
         free(parent);
     }

@@ -53,7 +53,7 @@ printf x >no-model
 mkdir folder no-write
 mkfifo fifo
 chmod 555 no-write
-for out in folder folder/ nowhere/x fifo /dev/null /dev/full text/x; do
+for out in folder folder/ nowhere/x fifo /dev/null /dev/full text/x -; do
     t run -m no-model -p a --save "$out"
     t snapshot export no-model --what keys -o "$out"
     t snapshot compact no-model -o "$out"
