@@ -260,6 +260,10 @@ tqe_status tqe_attn_create(tqe_attn **out, const tqe_attn_geometry *geo, tqe_err
 tqe_status tqe_attn_fork(tqe_attn **out, const tqe_attn *from, uint32_t n, tqe_error *err)
 {
     *out = NULL;
+    /* The cache has more sequences than that, for marks and kept prompts, but not more pages. */
+    if (from->store->n_users >= from->geo.n_seqs) {
+        return tqe_fail(err, TQE_ERR_FULL, "%u sessions share the cache already", from->geo.n_seqs);
+    }
     tqe_attn *a = calloc(1, sizeof(*a));
     if (a == NULL) {
         return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
@@ -269,10 +273,7 @@ tqe_status tqe_attn_fork(tqe_attn **out, const tqe_attn *from, uint32_t n, tqe_e
     tqe_status st = allocate_scratch(a, err);
     if (st == TQE_OK) {
         const tq_status forked = tq_cache_seq_fork(from->cache, from->seq, n, &a->seq);
-        st = forked == TQ_ERR_STATE ? too_short(from, n, err)
-             : forked == TQ_ERR_FULL
-                 ? tqe_fail(err, TQE_ERR_FULL, "%u sessions share the cache already", a->geo.n_seqs)
-                 : tqe_attn_status(forked, err);
+        st = forked == TQ_ERR_STATE ? too_short(from, n, err) : tqe_attn_status(forked, err);
     }
     if (st != TQE_OK) {
         tqe_attn_destroy(a);

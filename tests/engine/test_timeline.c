@@ -263,7 +263,7 @@ static void test_bytes_of_windows_and_tails(void **state)
 static void test_refusals(void **state)
 {
     (void)state;
-    tqe_session *a = open_session(0, "turbo4,tail=20", 2, BATCH), *b = NULL, *c = NULL;
+    tqe_session *a = open_session(0, "turbo4,tail=20", 3, BATCH), *b = NULL, *c = NULL, *d = NULL;
     tqe_error err = {TQE_OK, ""};
     eval(a, ids[0], 200);
     const size_t min = tqe_session_min_truncate(a);
@@ -276,6 +276,9 @@ static void test_refusals(void **state)
     assert_null(b);
     assert_int_equal(tqe_session_fork(&b, a, min, &err), TQE_OK);
     assert_int_equal(tqe_session_fork(&c, b, 0, &err), TQE_OK);
+    assert_int_equal(tqe_session_fork(&d, c, 0, &err), TQE_ERR_FULL);
+    assert_non_null(strstr(err.text, "3 sessions share the cache already"));
+    assert_null(d);
     eval(c, ids[0], 10);
     tqe_session_free(c);
     tqe_session_free(b);
@@ -328,6 +331,52 @@ static void test_the_plan_is_what_is_allocated(void **state)
     }
 }
 
+/* And all the sessions that were planned hold all the tokens, at once and nothing shared. */
+static void test_what_was_planned_fits(void **state)
+{
+    (void)state;
+    enum { SEQS = 8 };
+    for (int m = 0; m < 2; m++) {
+        for (int k = 0; k < N_SCHEMES; k++) {
+            tqe_model_info info;
+            tqe_kv_plan plan;
+            tq_scheme scheme;
+            tqe_session *s[SEQS] = {NULL};
+            tqe_error err = {TQE_OK, ""};
+            tqe_model_get_info(models[m], &info);
+            assert_int_equal(tq_scheme_parse(&scheme, schemes[k], NULL, 0), TQ_OK);
+            uint64_t memory = 1 << 20; /* the least that holds a context of two pages or more */
+            do {
+                memory += memory / 4;
+                assert_int_equal(tqe_kv_plan_make(&plan, &info, &scheme, memory, SEQS, &err),
+                                 TQE_OK);
+            } while (plan.n_ctx < 128);
+            const uint32_t n = plan.n_ctx < 1500 ? plan.n_ctx : 1500; /* windows: no end */
+            const tqe_session_params p = {
+                .n_threads = 1, .kv = schemes[k], .n_ctx = plan.n_ctx, .n_seqs = SEQS};
+            assert_int_equal(tqe_session_create(&s[0], models[m], &p, &err), TQE_OK);
+            for (int i = 1; i < SEQS; i++) {
+                assert_int_equal(tqe_session_fork(&s[i], s[0], 0, &err), TQE_OK);
+            }
+            for (uint32_t at = 0; at < n; at += 100) { /* side by side */
+                for (int i = 0; i < SEQS; i++) {
+                    eval(s[i], ids[i % 3], n - at < 100 ? n - at : 100);
+                }
+            }
+            tqe_session *one_more = NULL;
+            assert_int_equal(tqe_session_fork(&one_more, s[0], 0, &err), TQE_ERR_FULL);
+            for (int i = 0; i < SEQS; i++) {
+                assert_int_equal(tqe_session_len(s[i]), n);
+                if (n == plan.n_ctx) {
+                    assert_int_equal(tqe_session_eval(s[i], ids[0], 1, NULL, NULL, NULL, &err),
+                                     TQE_ERR_FULL);
+                }
+                tqe_session_free(s[i]);
+            }
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -338,6 +387,7 @@ int main(void)
         cmocka_unit_test(test_bytes_of_windows_and_tails),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_the_plan_is_what_is_allocated),
+        cmocka_unit_test(test_what_was_planned_fits),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
