@@ -39,6 +39,8 @@
 
 enum { HEX = 2 * TQE_ID_BYTES, NAME_BYTES = HEX + 16 }; /* .page.bad2 */
 
+static const char lock_name[] = "lock";
+
 typedef struct item {
     struct item *next;
     char name[NAME_BYTES];
@@ -162,35 +164,64 @@ static entry *list_folder(const tqe_disk *d, size_t *n, uint64_t *total)
     return list;
 }
 
+/* The folder is too large and stays so. Who may only read has no part in that. */
+static void cannot_evict(tqe_disk *d, const char *name, int code)
+{
+    char why[128];
+    (void)pthread_mutex_lock(&d->mutex);
+    const bool writes = d->stats.n_written > 0;
+    (void)pthread_mutex_unlock(&d->mutex);
+    if (writes || (code != EACCES && code != EPERM && code != EROFS)) {
+        complain(d, "it is larger than its limit of %llu bytes, and %s '%s' fails: %s",
+                 (unsigned long long)d->limit_bytes,
+                 strcmp(name, lock_name) == 0 ? "locking" : "removing", name,
+                 strerror_r(code, why, sizeof(why)));
+    }
+}
+
+/* Remove the least recently used of list [n] down to nine tenths. Returns how many went. */
+static uint64_t evict(tqe_disk *d, entry *list, size_t n, uint64_t *total)
+{
+    uint64_t n_gone = 0;
+    const char *kept = NULL;
+    int code = 0;
+    qsort(list, n, sizeof(*list), by_use);
+    for (size_t i = 0; i<n && * total> d->limit_bytes / 10 * 9; i++) {
+        if (unlinkat(d->dir_fd, list[i].name, 0) == 0 || errno == ENOENT) {
+            *total -= list[i].bytes;
+            n_gone++;
+        } else if (kept == NULL) {
+            code = errno;
+            kept = list[i].name;
+        }
+    }
+    if (*total > d->limit_bytes && kept != NULL) {
+        cannot_evict(d, kept, code);
+    }
+    return n_gone;
+}
+
 /* Count what is there, and evict if that is too much. */
 static void keep_limit(tqe_disk *d)
 {
     size_t n = 0;
     uint64_t total = 0, n_gone = 0;
     entry *list = list_folder(d, &n, &total);
-    const int lock = total > d->limit_bytes
-                         ? openat(d->dir_fd, "lock",
-                                  O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600)
-                         : -1;
-    /* Who does not get the lock counts again after its next file. */
-    if (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) == 0) {
-        free(list);
-        list = list_folder(d, &n, &total); /* who had the lock before has changed it */
-        const bool too_much = total > d->limit_bytes;
-        if (too_much) {
-            qsort(list, n, sizeof(*list), by_use);
-        }
-        for (size_t i = 0; too_much && i < n && total > d->limit_bytes / 10 * 9; i++) {
-            if (unlinkat(d->dir_fd, list[i].name, 0) == 0) {
-                total -= list[i].bytes;
-                n_gone++;
-            }
+    if (total > d->limit_bytes) {
+        const int lock = openat(d->dir_fd, lock_name,
+                                O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+        if (lock < 0) {
+            cannot_evict(d, lock_name, errno);
+        } else if (flock(lock, LOCK_EX | LOCK_NB) == 0) {
+            free(list);
+            list = list_folder(d, &n, &total); /* who had the lock before has changed it */
+            n_gone = total > d->limit_bytes ? evict(d, list, n, &total) : 0;
+        } /* who does not get the lock counts again after its next file */
+        if (lock >= 0) {
+            (void)close(lock);
         }
     }
     free(list);
-    if (lock >= 0) {
-        (void)close(lock);
-    }
     (void)pthread_mutex_lock(&d->mutex);
     d->unseen_bytes = 0;
     d->may_write = total < d->limit_bytes ? (d->limit_bytes - total) / 16 : 0;

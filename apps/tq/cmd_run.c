@@ -355,7 +355,9 @@ static void open_store(run_options *o)
 static void close_store(run_options *o)
 {
     if (o->store) {
+        msg_status("writing the prefix store ...");
         tqe_prefix_flush(o->store);
+        msg_status(NULL);
         gen_warn_store(o->store);
         tqe_prefix_free(o->store);
         o->store = NULL;

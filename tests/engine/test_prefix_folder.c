@@ -35,6 +35,40 @@ static void test_disk_limit(void **state)
     state_remove(dir);
 }
 
+/* What keeps a folder from its limit is said: a lock that cannot be had, by name and reason. */
+static void test_no_lock(void **state)
+{
+    (void)state;
+    int32_t ids[330];
+    tqe_error err = {TQE_OK, ""};
+    char path[1024];
+    tqe_session *s = state_session(tiny, "f16", 400, 0);
+    (void)snprintf(path, sizeof(path), "%s/lock", dir);
+    state_tokens(ids, 330, 1, tiny);
+    for (int how = 0; how < 3; how++) {
+        state_remove(dir);
+        assert_int_equal(mkdir(dir, 0700), 0);
+        assert_int_equal(how == 0   ? mkdir(path, 0700)
+                         : how == 1 ? symlink("/nonexistent/file", path)
+                                    : mkfifo(path, 0600),
+                         0);
+        tqe_prefix *p = open_store(dir, 200000, NULL);
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        assert_int_equal(prompt(s, p, ids, 330), 0);
+        const bool said = tqe_prefix_problem(p, &err);
+        if (how < 2) {
+            assert_true(said && folder_bytes() > 200000);
+            assert_non_null(strstr(err.text, "limit of 200000 bytes, and locking 'lock' fails"));
+        } else { /* a pipe can be locked as well as a file */
+            assert_true(!said && folder_bytes() <= 200000);
+        }
+        tqe_prefix_free(p);
+        (void)remove(path);
+    }
+    tqe_session_free(s);
+    state_remove(dir);
+}
+
 /* A limit that no page fits: said once, with the value that would do, which does. */
 static void test_tiny_limit(void **state)
 {
@@ -326,10 +360,10 @@ static void test_shared_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_disk_limit),    cmocka_unit_test(test_tiny_limit),
-        cmocka_unit_test(test_shared_limit),  cmocka_unit_test(test_full_queue),
-        cmocka_unit_test(test_sick_disk),     cmocka_unit_test(test_read_only_folder),
-        cmocka_unit_test(test_shared_folder),
+        cmocka_unit_test(test_disk_limit),       cmocka_unit_test(test_no_lock),
+        cmocka_unit_test(test_tiny_limit),       cmocka_unit_test(test_shared_limit),
+        cmocka_unit_test(test_full_queue),       cmocka_unit_test(test_sick_disk),
+        cmocka_unit_test(test_read_only_folder), cmocka_unit_test(test_shared_folder),
     };
     return cmocka_run_group_tests(tests, prefix_setup, prefix_teardown);
 }
