@@ -305,7 +305,7 @@ static bool load(const run_options *o, tqe_session *s)
     }
     double start = text_now();
     if (tqe_session_load(s, o->load, &err) != TQE_OK) {
-        msg_error("%s", err.text);
+        msg_error("%s%s", err.text, err.code == TQE_ERR_FULL ? " with -c" : "");
         return false;
     }
     msg_note("%-9s%7zu tokens %8.2f s   '%s'", "restored", tqe_session_len(s), text_now() - start,
