@@ -262,7 +262,7 @@ static void note(bench *b)
         }
         for (int side = 0; side < 2; side++) {
             const double *t = &b->stored.token_s[side][r * STORED_TOKENS];
-            fprintf(b->csv, ",%.3f,%.3f,%.3f", b->stored.prompt_s[side][r] * 1e3,
+            fprintf(b->csv, ",%.3f,%.3f,%.3f", b->stored.prompt_s[side][r] * 1e3 / STORED_TOKENS,
                     bench_median(t, STORED_TOKENS) * 1e3, bench_most(t, STORED_TOKENS) * 1e3);
         }
         fputc('\n', b->csv);
@@ -408,13 +408,15 @@ static bool run_rounds(bench *b)
     }
     /* Last, as it takes the session away from the tokens that are saved. One token before, so that
      * the first that counts finds its graph. */
+    tqe_model_info model;
+    tqe_model_get_info(b->model, &model);
     msg_status("tokens beside a writing store ...");
     bool ok = tqe_session_eval(b->session, b->ids, 1, NULL, NULL, NULL, &err) == TQE_OK;
     if (!ok) {
         msg_error("%s", err.text);
     }
     for (size_t r = 0; ok && r < b->n_rounds; r++) {
-        ok = stored_round(&b->stored, b->session, b->folder, b->ids, b->n_tokens);
+        ok = stored_round(&b->stored, b->session, b->folder, model.n_vocab);
     }
     msg_status(NULL);
     return ok;
@@ -444,9 +446,8 @@ static bool run(bench *b)
     tqe_session_info info;
     uint32_t mask;
     for (size_t i = 0; i < b->lengths.n; i++) {
-        uint32_t n = b->lengths.at[i] < TQE_MAX_CTX - STORED_TOKENS
-                         ? b->lengths.at[i] + STORED_TOKENS
-                         : TQE_MAX_CTX;
+        uint32_t most = TQE_MAX_CTX - STORED_PROMPT; /* room for what comes after */
+        uint32_t n = (b->lengths.at[i] < most ? b->lengths.at[i] : most) + STORED_PROMPT;
         b->setup.n_ctx = n > b->setup.n_ctx ? n : b->setup.n_ctx;
     }
     if (!target_is_not("--csv", b->csv_name, "-m", b->setup.model) ||

@@ -6,23 +6,20 @@
 
 #include "snapshot.h"
 
-enum { STORED_PROMPT = 512, STORED_TOKENS = 32, STORED_MAX_ROUNDS = 100 };
+/* A prompt of one page and a token more; prompts of a round. */
+enum { STORED_PROMPT = 65, STORED_TOKENS = 10, STORED_MAX_ROUNDS = 100 };
 
-/* Index 0: no store on the disk; 1: one that writes. */
+/* Index 0: a store in memory alone; 1: one that writes. */
 typedef struct stored_bench {
-    size_t n_prompt, n_rounds;
-    double prompt_s[2][STORED_MAX_ROUNDS];
-    double token_s[2][STORED_MAX_ROUNDS * STORED_TOKENS];
-    uint64_t n_files, n_late, bytes, n_dropped; /* written; while tokens were decoded or later */
+    size_t n_rounds;
+    double prompt_s[2][STORED_MAX_ROUNDS];                /* of all prompts of the round */
+    double token_s[2][STORED_MAX_ROUNDS * STORED_TOKENS]; /* from the end of the page on */
+    uint64_t n_files, n_beside, bytes, n_dropped; /* written; finished while a token was computed */
 } stored_bench;
 
-/* One round: the first tokens of ids [n], STORED_PROMPT at most, as a prompt that no store has,
- * then STORED_TOKENS tokens one by one; with a store in folder and without. s has room for both.
- * False: a message was written. */
-bool stored_round(stored_bench *b, tqe_session *s, const char *folder, const int32_t *ids,
-                  size_t n);
-/* Median, 99th percentile and most of the tokens of a side, in seconds. */
-void stored_latency(const stored_bench *b, int side, double out[3]);
+/* One round of both sides. s has room for STORED_PROMPT tokens; n_vocab: of its model. False: a
+ * message was written. */
+bool stored_round(stored_bench *b, tqe_session *s, const char *folder, uint32_t n_vocab);
 void stored_report(const stored_bench *b);
 
 #endif
