@@ -345,13 +345,13 @@ static void test_what_was_planned_fits(void **state)
             tqe_error err = {TQE_OK, ""};
             tqe_model_get_info(models[m], &info);
             assert_int_equal(tq_scheme_parse(&scheme, schemes[k], NULL, 0), TQ_OK);
-            uint64_t memory = 1 << 20; /* the least that holds a context of two pages or more */
+            uint64_t memory = 1 << 17; /* the least that holds a context of two pages or more */
             do {
                 memory += memory / 4;
                 assert_int_equal(tqe_kv_plan_make(&plan, &info, &scheme, memory, SEQS, &err),
                                  TQE_OK);
             } while (plan.n_ctx < 128);
-            const uint32_t n = plan.n_ctx < 1500 ? plan.n_ctx : 1500; /* windows: no end */
+            const uint32_t n = plan.n_ctx < 300 ? plan.n_ctx : 300; /* windows: no end */
             const tqe_session_params p = {
                 .n_threads = 1, .kv = schemes[k], .n_ctx = plan.n_ctx, .n_seqs = SEQS};
             assert_int_equal(tqe_session_create(&s[0], models[m], &p, &err), TQE_OK);
