@@ -128,7 +128,7 @@ t run -m "$BUNDLED" --load mixed.tqs -n 1 | sed "s|$BUNDLED|MODEL|"
 printf 'turboquant-kmean 1\nmodel %064d\nshape 4 2 64\n' 0 >means
 t run -m "$BUNDLED" --kv turbo4,kmean=means -p a -n 1 | sed "s|$BUNDLED|MODEL|"
 # Restoring against computing, the disk beside it.
-"$TQ" bench snapshot -m "$BUNDLED" -t 1 -p 500 -r 3 2>/dev/null >bench.txt
+"$TQ" bench snapshot -m "$BUNDLED" -t 1 -p 200 -r 1 2>/dev/null >bench.txt
 echo "exit $?"
 sed 1,2d bench.txt | digits # the machine is anyone's
 sed -nE 's/.* times faster, ([0-9]+) times from memory$/\1/p' bench.txt | awk '{ print ($1 >= 20) }'
