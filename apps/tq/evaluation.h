@@ -74,7 +74,9 @@ bool eval_can_write(const char *flag, const char *path);
 typedef struct eval_row {
     const tqe_eval_side *side;
     const tqe_eval_side *reference;       /* NULL: this side is the reference of all */
-    char label[TQ_SCHEME_TEXT_BYTES + 8]; /* "tcq4", "llama q4_0" */
+    char label[TQ_SCHEME_TEXT_BYTES + 8]; /* "tcq4,kmean=a.kmean", "llama q4_0" */
+    char name[TQ_SCHEME_TEXT_BYTES + 8];  /* "tcq4,kmean": without the files' names, if that is
+                                             still no other side's */
     double bits;                          /* per element of keys and values, all included */
     double bytes_per_token;
     tqe_estimate kl_mean, kl_median, kl_p99, same_top, ppl;

@@ -54,6 +54,16 @@ for s in r["sides"]:
               e == s["kl_ratio_to"][s["name"] + ",attn=dequant"])
 END
 "$TQ" eval $small -w 1 --exact | sed -n '/^Arithmetic/,/^$/p' | digits | sed 's/[+-]N/N/g'
+"$TQ" eval $small -w 2 --batch 8 --exact --html e.html >/dev/null
+grep -o 'in steps of [0-9]*\|Arithmetic: [a-z ]*' e.html
+
+# A name leaves out what files are called, unless that is all that tells two sides apart.
+printf 'turboquant-layers 1\n0 turbo8\n' >one
+printf 'turboquant-layers 1\n1 turbo8\n' >two
+files="eval -m tiny.gguf --no-bos -f harbour.txt -c 64 -w 1 -t 1 --kv tcq3,layers=one"
+"$TQ" $files --html names.html | grep =one
+grep -o '<d[td]>tcq3,layers[^<]*' names.html
+"$TQ" $files --kv tcq3,layers=two --kv turbo4,layers=two | sed -n '/^Size/,/^$/p' | cut -c1-20 | grep layers
 
 # Questions, given and made. Random weights answer none.
 cat >needles.jsonl <<'END'
