@@ -99,7 +99,9 @@ static tqe_status add_side(tqe_eval *e, const char *kv, bool is_peer, uint32_t r
                            tqe_error *err)
 {
     if (e->n_sides == TQE_EVAL_MAX_SIDES) {
-        return tqe_fail(err, TQE_ERR_ARG, "more than %d schemes", TQE_EVAL_MAX_SIDES);
+        return tqe_fail(err, TQE_ERR_ARG,
+                        "more than %d schemes, with f32, f16 and those of the peer",
+                        TQE_EVAL_MAX_SIDES);
     }
     if (strlen(kv) >= sizeof(e->sides[0].info.kv)) {
         return tqe_fail(err, TQE_ERR_ARG, "the name of a KV scheme is too long");

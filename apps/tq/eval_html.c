@@ -127,7 +127,8 @@ static void put_setting(const page *p)
         fprintf(p->f,
                 "<dt>Windows</dt><dd>%zu of %u tokens%s, in steps of %u; positions from %u on "
                 "count, %s in all</dd>",
-                e->n_windows, e->n_ctx, e->no_bos ? "" : ", each after BOS", e->batch, e->from,
+                e->n_windows, e->n_ctx, e->no_bos ? "" : ", each after BOS",
+                e->batch < e->n_ctx ? e->batch : e->n_ctx, e->from,
                 text_count(count, e->n_windows * (e->n_ctx - 1 - e->from)));
     }
     if (e->n_needles) {

@@ -100,6 +100,23 @@ cp s.state before.state
 "$TQ" eval $small -w 2 --resume s.state --csv s.csv >/dev/null
 cmp s.state before.state && [ -s s.csv ] && echo "kept"
 
+# Nothing is put beside a device.
+"$TQ" eval $small -w 1 --json /dev/stdout | grep -cE '"kl_mean"|^tcq3'
+"$TQ" eval $small -w 1 --json /dev/stdout >both.txt
+grep -cE '"kl_mean"|^tcq3' both.txt
+ls /dev/stdout.* 2>/dev/null
+[ -L /dev/stdout ] && echo 'still a link'
+# Nor is a link replaced.
+: >aim.json
+ln -s aim.json way.json
+"$TQ" eval $small -w 1 --json way.json >/dev/null
+[ -L way.json ] && grep -c '"kl_mean"' aim.json
+# A disk that is full: the tables are out, and what was measured is kept.
+"$TQ" eval $small -w 1 --json /dev/full --resume full.state >full.txt
+echo "exit $?, $(grep -c tcq3 full.txt) rows, state: $(ls full.state)"
+many=$(for i in $(seq 63); do printf ' --kv tcq4,tail=%d' $i; done)
+"$TQ" eval -m tiny.gguf --no-bos -f harbour.txt -c 64 $many
+
 # Ctrl-C.
 cat >stop.py <<'END'
 import os, signal, subprocess, sys, time
