@@ -194,8 +194,7 @@ static void put_divergence(page *p)
         fprintf(p->f, "<td>%s<td>%s", eval_number(a, r->kl_median.value * 1e3),
                 eval_number(b, r->kl_p99.value * 1e3));
         put_pm(p->f, r->same_top, 100);
-        fprintf(p->f, "<td>%.3f<td>%+.2f<td class=pm>", r->ppl.value,
-                (r->ppl_change.value - 1) * 100);
+        fprintf(p->f, "<td>%.3f<td>%+.2f<td class=pm>", r->ppl.value, eval_ppl_percent(r));
         if (isfinite(r->ppl_change.high)) {
             fprintf(p->f, "\xc2\xb1\xe2\x80\x89%.2f",
                     (r->ppl_change.high - r->ppl_change.value) * 100);

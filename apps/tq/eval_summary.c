@@ -222,6 +222,12 @@ size_t eval_needle_hits(const evaluation *e, size_t side, uint32_t length, doubl
 
 /* ---- Words ------------------------------------------------------------------------------- */
 
+double eval_ppl_percent(const eval_row *r)
+{
+    double v = (r->ppl_change.value - 1) * 100;
+    return fabs(v) < 0.005 ? 0 : v;
+}
+
 const char *eval_number(char dst[32], double v)
 {
     double a = fabs(v);

@@ -74,7 +74,7 @@ static void put_divergence(const evaluation *e, const eval_row *rows)
                    eval_number(b, r->kl_p99.value * 1e3));
         put_percent_pm(r->same_top, 6);
         out_printf("%8.3f ", r->ppl.value);
-        out_printf("%+7.2f", (r->ppl_change.value - 1) * 100);
+        out_printf("%+7.2f", eval_ppl_percent(r));
         if (isfinite(r->ppl_change.high)) {
             out_printf(" \xc2\xb1%.2f", (r->ppl_change.high - r->ppl_change.value) * 100);
         }

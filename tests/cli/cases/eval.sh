@@ -185,6 +185,9 @@ for f in short empty control utf16 nul missing; do
     t eval -m tiny.gguf --no-bos -f $f.txt -c 64
 done
 t eval -m tiny.gguf --no-bos -f . -c 64
+t eval -m tiny.gguf --no-bos -f /dev/null -c 64
+t eval -m tiny.gguf --no-bos -f /dev/zero -c 64
+t eval -m tiny.gguf --no-bos -f harbour.txt -f harbour.txt -c 64 -w 1
 t eval -m tiny.gguf --no-bos -f "$TQ" -c 64 2>&1 | sed "s|$TQ|TQ|g; s/offset [0-9]*/offset N/; s/0x../0xNN/; s/control character/byte/; s/not a UTF-8 text/not a text/"
 t eval -m tiny.gguf --no-bos -f harbour.txt -c 64 -w 100000
 t eval -m tiny.gguf -f harbour.txt -c 64 -w 1
