@@ -392,14 +392,14 @@ static bool put_page(page *p)
     put_text(p->f, e->model.name[0] ? e->model.name : base_name(e->model_path));
     fprintf(p->f, ", %s weights</p>", e->model.weights);
     put_setting(p);
-    put_method(p);
     if (e->n_windows) {
+        put_method(p);
         fputs("<h2>Divergence</h2>", p->f);
         ok = put_windows(p);
     }
     if (e->n_needles) {
         fputs("<h2>Retrieval</h2><p>A long prompt states many facts and asks for one; only the "
-              "exact answer counts.</p>",
+              "exact answer, as greedy decoding gives it, counts.</p>",
               p->f);
         put_needles(p);
         ok = ok && put_figure(p, EVAL_FIG_NEEDLES,
