@@ -279,6 +279,8 @@ void tqe_kept_clear(tqe_attn *a);
 /* Logits [n][n_vocab] that the last n tokens, at most a batch, have by attn=fused on the very rows
  * that are stored; the session stays as it is. */
 tqe_status tqe_session_again_fused(tqe_session *s, size_t n, float *logits, tqe_error *err);
+/* Where its graphs run: the threads. */
+ggml_backend_t tqe_session_backend(const tqe_session *s);
 
 /* ---- session.c, for snapshots and prefixes ------------------------------------------------------
  */

@@ -7,7 +7,7 @@
  */
 #include "eval.h"
 
-#include "engine_priv.h"
+#include "score.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -16,20 +16,11 @@
 /* Logits of a batch: 8 MiB where the vocabulary allows it, 16 to 256 tokens. */
 #define BATCH_LOGITS (1u << 21)
 
-/* The distributions of a reference over the running batch. */
-typedef struct reference {
-    float *logits; /* [batch][n_vocab] */
-    double *probs; /* [batch][n_vocab] */
-    double *lse;   /* [batch] */
-    size_t *top;   /* [batch] */
-} reference;
-
 typedef struct side {
     tqe_eval_side info;
     tqe_session *session; /* ours, or */
     tqe_peer *peer;
-    reference *own; /* NULL: no side is compared with this one */
-    float *kept;   /* [batch][n_vocab], logits of the running step, if sides are compared exactly */
+    tqe_dist *own; /* of the running batch; NULL: no side is compared with this one */
     double *kl;    /* [n_ctx] */
     double *apart; /* [n_ctx], from the exact side */
     double *nll;   /* [n_ctx], the last one unset */
@@ -39,13 +30,14 @@ typedef struct side {
 struct tqe_eval {
     const tqe_model *model;
     uint32_t n_vocab, n_ctx, n_cache, from, batch, n_threads, isa_mask;
-    bool exact; /* sides keep the logits of a step */
+    bool exact; /* schemes are pairs of sides, see tqe_eval_side.exact */
     const char *model_path;
     side *sides; /* [TQE_EVAL_MAX_SIDES] */
     size_t n_sides;
-    float *logits;  /* [batch][n_vocab] */
-    double *sorted; /* [n_ctx] */
-    double *probs;  /* [n_vocab] */
+    tqe_dist of_exact; /* of the exact side of the pair that is running */
+    float *logits;     /* [batch][n_vocab] */
+    tqe_score *scores; /* [batch] */
+    double *sorted;    /* [n_ctx] */
 };
 
 uint32_t tqe_eval_buckets(uint32_t n_ctx, uint32_t *width)
@@ -75,33 +67,20 @@ static tqe_status no_memory(tqe_error *err)
     return tqe_fail(err, TQE_ERR_NOMEM, "out of memory for an evaluation");
 }
 
-static tqe_status add_reference(tqe_eval *e, side *s, tqe_error *err)
+static tqe_status add_reference(const tqe_eval *e, side *s, tqe_error *err)
 {
-    const size_t n = (size_t)e->batch * e->n_vocab;
-    reference *r = calloc(1, sizeof(*r));
-    s->own = r;
-    if (r == NULL) {
-        return no_memory(err);
-    }
-    r->logits = malloc(n * sizeof(*r->logits));
-    r->probs = malloc(n * sizeof(*r->probs));
-    r->lse = malloc(e->batch * sizeof(*r->lse));
-    r->top = malloc(e->batch * sizeof(*r->top));
-    return r->logits != NULL && r->probs != NULL && r->lse != NULL && r->top != NULL
-               ? TQE_OK
-               : no_memory(err);
+    s->own = calloc(1, sizeof(*s->own));
+    return s->own != NULL && tqe_dist_init(s->own, e->batch, e->n_vocab) ? TQE_OK : no_memory(err);
 }
 
 static tqe_status add_arrays(const tqe_eval *e, side *s, tqe_error *err)
 {
-    s->kept = malloc(e->exact ? (size_t)e->batch * e->n_vocab * sizeof(*s->kept) : 1);
     s->kl = malloc(e->n_ctx * sizeof(*s->kl));
     s->apart = calloc(e->n_ctx, sizeof(*s->apart));
     s->nll = malloc(e->n_ctx * sizeof(*s->nll));
     s->same = malloc(e->n_ctx * sizeof(*s->same));
-    return s->kept != NULL && s->kl != NULL && s->apart != NULL && s->nll != NULL && s->same != NULL
-               ? TQE_OK
-               : no_memory(err);
+    return s->kl != NULL && s->apart != NULL && s->nll != NULL && s->same != NULL ? TQE_OK
+                                                                                  : no_memory(err);
 }
 
 /* Is there a side of this kind with this name? */
@@ -120,7 +99,9 @@ static tqe_status add_side(tqe_eval *e, const char *kv, bool is_peer, uint32_t r
                            tqe_error *err)
 {
     if (e->n_sides == TQE_EVAL_MAX_SIDES) {
-        return tqe_fail(err, TQE_ERR_ARG, "more than %d schemes", TQE_EVAL_MAX_SIDES);
+        return tqe_fail(err, TQE_ERR_ARG,
+                        "more than %d schemes, with f32, f16 and those of the peer",
+                        TQE_EVAL_MAX_SIDES);
     }
     if (strlen(kv) >= sizeof(e->sides[0].info.kv)) {
         return tqe_fail(err, TQE_ERR_ARG, "the name of a KV scheme is too long");
@@ -236,8 +217,9 @@ static tqe_status eval_init(tqe_eval *e, const tqe_eval_params *p, tqe_error *er
     e->sides = calloc(TQE_EVAL_MAX_SIDES, sizeof(*e->sides));
     e->logits = malloc((size_t)e->batch * e->n_vocab * sizeof(*e->logits));
     e->sorted = malloc(e->n_ctx * sizeof(*e->sorted));
-    e->probs = malloc(e->n_vocab * sizeof(*e->probs));
-    if (e->sides == NULL || e->logits == NULL || e->sorted == NULL || e->probs == NULL) {
+    e->scores = malloc(e->batch * sizeof(*e->scores));
+    if (e->sides == NULL || e->logits == NULL || e->sorted == NULL || e->scores == NULL ||
+        (e->exact && !tqe_dist_init(&e->of_exact, e->batch, e->n_vocab))) {
         return no_memory(err);
     }
     return add_sides(e, p, err);
@@ -275,22 +257,19 @@ void tqe_eval_free(tqe_eval *e)
         tqe_session_free(s->session);
         tqe_peer_free(s->peer);
         if (s->own != NULL) {
-            free(s->own->logits);
-            free(s->own->probs);
-            free(s->own->lse);
-            free(s->own->top);
+            tqe_dist_free(s->own);
             free(s->own);
         }
-        free(s->kept);
         free(s->kl);
         free(s->apart);
         free(s->nll);
         free(s->same);
     }
+    tqe_dist_free(&e->of_exact);
     free(e->sides);
     free(e->logits);
+    free(e->scores);
     free(e->sorted);
-    free(e->probs);
     free(e);
 }
 
@@ -349,77 +328,67 @@ static uint64_t side_bytes(const tqe_eval *e, const side *s)
     return info.kv_bytes_used;
 }
 
-static void keep_reference(const tqe_eval *e, reference *r, uint32_t n)
+/* Whose threads score a side: those that made its logits, if they are ours. */
+static tqe_session *threads_of(const tqe_eval *e, const side *s)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        const float *x = r->logits + (size_t)i * e->n_vocab;
-        r->lse[i] = tqe_log_sum_exp(x, e->n_vocab);
-        r->top[i] = tqe_argmax(x, e->n_vocab);
-        tqe_softmax(x, e->n_vocab, r->lse[i], r->probs + (size_t)i * e->n_vocab);
-    }
+    const side *with_cache = s->info.exact != 0 ? &e->sides[s->info.exact] : s;
+    return with_cache->session != NULL ? with_cache->session : e->sides[0].session;
 }
 
 /* Scores of n positions from `first` on. x: logits of the side. */
 static tqe_status score(const tqe_eval *e, side *s, const float *x, const int32_t *ids,
                         uint32_t first, uint32_t n, tqe_error *err)
 {
-    const reference *r = e->sides[s->info.reference].own;
-    const size_t n_vocab = e->n_vocab;
-    for (uint32_t i = 0; i < n; i++, x += n_vocab) {
+    const tqe_dist *ref = e->sides[s->info.reference].own;
+    const tqe_status st = tqe_dist_score(ref, x, n, e->scores, threads_of(e, s), err);
+    for (uint32_t i = 0; st == TQE_OK && i < n; i++, x += e->n_vocab) {
         const size_t at = (size_t)first + i;
-        const double lse = tqe_log_sum_exp(x, n_vocab);
-        const double kl =
-            tqe_kl(r->probs + i * n_vocab, r->logits + i * n_vocab, r->lse[i], x, lse, n_vocab);
-        if (!isfinite(lse) || !isfinite(kl)) {
+        const tqe_score *r = &e->scores[i];
+        if (!isfinite(r->lse) || !isfinite(r->kl)) {
             return side_fail(s, err, TQE_ERR_NUMERIC, "NaN or Inf in the logits");
         }
-        s->kl[at] = kl;
-        s->same[at] = tqe_argmax(x, n_vocab) == r->top[i];
-        s->nll[at] = at + 1 < e->n_ctx ? lse - (double)x[ids[at + 1]] : 0;
+        s->kl[at] = r->kl;
+        s->same[at] = r->top == ref->top[i];
+        s->nll[at] = at + 1 < e->n_ctx ? r->lse - (double)x[ids[at + 1]] : 0;
     }
-    return TQE_OK;
+    return st;
 }
 
-/* How far y, the logits of a step, are from those that the exact side has of it. */
-static void compare_with_exact(const tqe_eval *e, side *s, const float *y, uint32_t first,
-                               uint32_t n)
-{
-    const size_t n_vocab = e->n_vocab;
-    const float *x = e->sides[s->info.exact].kept;
-    for (uint32_t i = 0; i < n; i++, x += n_vocab, y += n_vocab) {
-        const double lse = tqe_log_sum_exp(x, n_vocab);
-        tqe_softmax(x, n_vocab, lse, e->probs);
-        s->apart[first + i] = tqe_kl(e->probs, x, lse, y, tqe_log_sum_exp(y, n_vocab), n_vocab);
-    }
-}
-
-/* A step on the rows that the exact side, which is before this one, has just stored. */
+/* A step on the rows that the exact side, which is before this one, has just stored, and how far
+ * its logits are from those that the exact side has of it. */
 static tqe_status side_again(const tqe_eval *e, side *s, uint32_t first, uint32_t n, tqe_error *err)
 {
     tqe_error why = {TQE_OK, ""};
-    const tqe_status st =
-        tqe_session_again_fused(e->sides[s->info.exact].session, n, s->kept, &why);
-    if (st != TQE_OK) {
-        return side_fail(s, err, st, why.text);
+    tqe_session *exact = e->sides[s->info.exact].session;
+    tqe_status st = tqe_session_again_fused(exact, n, e->logits, &why);
+    if (st == TQE_OK) {
+        st = tqe_dist_score(&e->of_exact, e->logits, n, e->scores, exact, &why);
     }
-    compare_with_exact(e, s, s->kept, first, n);
-    return TQE_OK;
+    for (uint32_t i = 0; st == TQE_OK && i < n; i++) {
+        s->apart[first + i] = e->scores[i].kl;
+    }
+    return st == TQE_OK ? st : side_fail(s, err, st, why.text);
+}
+
+/* Is this the exact side of a pair? The other one is next. */
+static bool is_exact(const tqe_eval *e, const side *s)
+{
+    const size_t i = (size_t)(s - e->sides);
+    return i + 1 < e->n_sides && i != 0 && e->sides[i + 1].info.exact == i;
 }
 
 /* One batch on one side. */
 static tqe_status side_batch(tqe_eval *e, side *s, const int32_t *ids, uint32_t first, uint32_t n,
                              tqe_error *err)
 {
-    float *logits = s->own != NULL ? s->own->logits : e->exact ? s->kept : e->logits;
-    const tqe_status st = s->info.exact != 0 ? side_again(e, s, first, n, err)
-                                             : side_run(s, ids + first, n, logits, err);
-    if (st != TQE_OK) {
-        return st;
+    tqe_dist *keep = s->own != NULL ? s->own : is_exact(e, s) ? &e->of_exact : NULL;
+    float *logits = keep != NULL ? keep->logits : e->logits;
+    tqe_status st = s->info.exact != 0 ? side_again(e, s, first, n, err)
+                                       : side_run(s, ids + first, n, logits, err);
+    if (st == TQE_OK && keep != NULL) {
+        st = tqe_dist_keep(keep, n, threads_of(e, s), err);
     }
-    if (s->own != NULL) {
-        keep_reference(e, s->own, n);
-    }
-    return score(e, s, logits, ids, first, n, err);
+    return st == TQE_OK ? score(e, s, logits, ids, first, n, err) : st;
 }
 
 static void summarise(const tqe_eval *e, const side *s, tqe_eval_record *rec)

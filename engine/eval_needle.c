@@ -2,11 +2,12 @@
 /* eval_needle.c — questions about one fact among many that look like it.
  *
  * The hard idea: what a damaged cache loses first. A lone fact in a long text is found by anything;
- * here a fact stands in every 80 tokens, all in the same words, and an answer counts only when all
- * six digits are right. Names are made up of three syllables out of 75, so that no model knows them
- * and many share a part with the asked one. How hard it may be is bounded by the model: with a fact
- * in every 25 tokens, or with codes or names that differ in one digit only, a model of 28 million
- * parameters is wrong with any cache, which measures the model (docs/quality.md).
+ * here up to 12 facts stand spread over the prompt, all in the same words, and an answer counts
+ * only when all six digits are right. Names are made up of three syllables out of 75, so that no
+ * model knows them and many share a part with the asked one. How hard it may be is bounded by the
+ * model: with more facts, with codes or names that differ in one digit only, or with a fact in the
+ * very first tokens, a model of 28 million parameters is wrong with any cache, which measures the
+ * model (docs/quality.md).
  */
 #include "engine_priv.h"
 #include "eval.h"
@@ -15,7 +16,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOKENS_PER_FACT = 80, CODE_DIGITS = 6, NAME_BYTES = 8, MAX_SENTENCE = 240 };
+enum {
+    TOKENS_PER_FACT = 80,
+    MIN_FACTS = 4,
+    MAX_FACTS = 12,
+    CODE_DIGITS = 6,
+    NAME_BYTES = 8,
+    MAX_SENTENCE = 240
+};
 
 /* Prose for those who give none. */
 static const char own_filler[] =
@@ -166,14 +174,22 @@ static tqe_status say_fact(maker *k, const char *name, const char *code, tqe_err
     return say(k, line, (size_t)n, err);
 }
 
+static tqe_status say_filler(maker *k, tqe_error *err)
+{
+    size_t first = 0;
+    const size_t len = next_sentence(k->filler, k->filler_bytes, &k->filler_at, &first);
+    return len != 0 ? say(k, k->filler + first, len, err)
+                    : tqe_fail(err, TQE_ERR_ARG, "the text has no sentence to hide needles in");
+}
+
 /* The prompt of about `budget` tokens. */
 static tqe_status compose(maker *k, const tqe_needle *needle, size_t budget, const char *name,
                           const char *code, tqe_error *err)
 {
     const size_t wanted = budget / TOKENS_PER_FACT;
-    const size_t n_facts = wanted < 4 ? 4 : wanted;
+    const size_t n_facts = wanted < MIN_FACTS ? MIN_FACTS : wanted > MAX_FACTS ? MAX_FACTS : wanted;
     const size_t right = (size_t)(needle->depth * (double)(n_facts - 1) + 0.5);
-    tqe_status st = TQE_OK;
+    tqe_status st = say_filler(k, err);
     for (size_t i = 0; st == TQE_OK && i < n_facts; i++) {
         char other[NAME_BYTES];
         char wrong[CODE_DIGITS + 1];
@@ -183,12 +199,7 @@ static tqe_status compose(maker *k, const tqe_needle *needle, size_t budget, con
         make_code(wrong, &k->state);
         st = i == right ? say_fact(k, name, code, err) : say_fact(k, other, wrong, err);
         while (st == TQE_OK && k->n_tokens < budget * (i + 1) / n_facts) {
-            size_t first = 0;
-            const size_t len = next_sentence(k->filler, k->filler_bytes, &k->filler_at, &first);
-            if (len == 0) {
-                return tqe_fail(err, TQE_ERR_ARG, "the text has no sentence to hide needles in");
-            }
-            st = say(k, k->filler + first, len, err);
+            st = say_filler(k, err);
         }
     }
     char line[128];

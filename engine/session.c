@@ -518,6 +518,11 @@ tqe_attn *tqe_session_attn(const tqe_session *s)
     return s->attn;
 }
 
+ggml_backend_t tqe_session_backend(const tqe_session *s)
+{
+    return s->backend;
+}
+
 const tqe_model *tqe_session_model(const tqe_session *s)
 {
     return s->model;

@@ -5,8 +5,7 @@
  * time, so that the logits of a batch are all that is held. Each variant is a session of its own,
  * made for one window: hundreds are measured, and their caches would not fit at once.
  */
-#include "engine_priv.h"
-#include "eval_math.h"
+#include "score.h"
 #include "tune.h"
 
 #include <math.h>
@@ -27,8 +26,9 @@ typedef struct measure {
     tqe_session *reference;
     tqe_session **variants; /* [n] */
     size_t n;
-    float *ref_logits, *logits; /* [batch][n_vocab] */
-    double *probs, *lse;        /* [batch][n_vocab], [batch], of the reference */
+    tqe_dist dist;     /* of the reference */
+    float *logits;     /* [batch][n_vocab] */
+    tqe_score *scores; /* [batch] */
 } measure;
 
 static tqe_status check(const tqe_model *m, const tqe_tune_params *p, tqe_error *err)
@@ -67,15 +67,12 @@ size_t tqe_tune_group(const tqe_model *m, const tqe_tune_params *p)
 
 static tqe_status open_all(measure *ms, const tqe_tune_variant *variants, tqe_error *err)
 {
-    const size_t n = ms->batch * ms->n_vocab;
     const tqe_session_params sp = session_params(ms->p, ms->batch);
-    ms->ref_logits = malloc(n * sizeof(*ms->ref_logits));
-    ms->logits = malloc(n * sizeof(*ms->logits));
-    ms->probs = malloc(n * sizeof(*ms->probs));
-    ms->lse = malloc(ms->batch * sizeof(*ms->lse));
+    ms->logits = malloc(ms->batch * ms->n_vocab * sizeof(*ms->logits));
+    ms->scores = malloc(ms->batch * sizeof(*ms->scores));
     ms->variants = calloc(ms->n, sizeof(*ms->variants));
-    if (ms->ref_logits == NULL || ms->logits == NULL || ms->probs == NULL || ms->lse == NULL ||
-        ms->variants == NULL) {
+    if (!tqe_dist_init(&ms->dist, ms->batch, ms->n_vocab) || ms->logits == NULL ||
+        ms->scores == NULL || ms->variants == NULL) {
         return tqe_fail(err, TQE_ERR_NOMEM, "out of memory for a measurement");
     }
     tqe_status st = tqe_session_create(&ms->reference, ms->model, &sp, err);
@@ -93,41 +90,34 @@ static void close_all(measure *ms)
         tqe_session_free(ms->variants[i]);
     }
     free(ms->variants);
-    free(ms->ref_logits);
+    tqe_dist_free(&ms->dist);
     free(ms->logits);
-    free(ms->probs);
-    free(ms->lse);
+    free(ms->scores);
 }
 
 static tqe_status run_reference(measure *ms, const int32_t *ids, uint32_t n, tqe_error *err)
 {
-    const tqe_status st = tqe_session_eval(ms->reference, ids, n, ms->ref_logits, NULL, NULL, err);
-    for (uint32_t i = 0; st == TQE_OK && i < n; i++) {
-        const float *x = ms->ref_logits + i * ms->n_vocab;
-        ms->lse[i] = tqe_log_sum_exp(x, ms->n_vocab);
-        tqe_softmax(x, ms->n_vocab, ms->lse[i], ms->probs + i * ms->n_vocab);
-    }
-    return st;
+    const tqe_status st = tqe_session_eval(ms->reference, ids, n, ms->dist.logits, NULL, NULL, err);
+    return st == TQE_OK ? tqe_dist_keep(&ms->dist, n, ms->reference, err) : st;
 }
 
 /* Adds the divergences of the scored ones of n positions from `first` on. */
 static tqe_status run_variant(measure *ms, size_t variant, const int32_t *ids, uint32_t first,
                               uint32_t n, double *kl, tqe_error *err)
 {
-    const tqe_status st =
-        tqe_session_eval(ms->variants[variant], ids, n, ms->logits, NULL, NULL, err);
+    tqe_session *s = ms->variants[variant];
+    tqe_status st = tqe_session_eval(s, ids, n, ms->logits, NULL, NULL, err);
+    if (st == TQE_OK) {
+        st = tqe_dist_score(&ms->dist, ms->logits, n, ms->scores, s, err);
+    }
     for (uint32_t i = 0; st == TQE_OK && i < n; i++) {
-        const size_t at = i * ms->n_vocab;
-        const float *x = ms->logits + at;
         if (first + i < ms->p->from || first + i + 1 >= ms->p->n_ctx) {
             continue;
         }
-        const double add = tqe_kl(ms->probs + at, ms->ref_logits + at, ms->lse[i], x,
-                                  tqe_log_sum_exp(x, ms->n_vocab), ms->n_vocab);
-        if (!isfinite(add)) {
+        if (!isfinite(ms->scores[i].kl)) {
             return tqe_fail(err, TQE_ERR_NUMERIC, "NaN or Inf in the logits");
         }
-        *kl += add;
+        *kl += ms->scores[i].kl;
     }
     return st;
 }

@@ -271,7 +271,7 @@ int bench_attn(int argc, char **argv)
     b.shape.scale = 1 / sqrtf((float)b.shape.d_k);
     bool usage = true;
     bool ok = check(&b, clock) && setup_isa(isa, &b.isa) && add_sides(&b, &kv, &peers) &&
-              (!b.plot_name || plot_check("--plot", b.plot_name, &usage));
+              (!b.plot_name || plot_check("--plot", b.plot_name, b.csv_name, &usage));
     if (!ok) {
         if (usage) {
             args_hint(&cmd);

@@ -473,7 +473,7 @@ int bench_cache(int argc, char **argv)
     b.cpu_time = !strcmp(clock, "cpu");
     b.now = b.cpu_time ? cpu_clock : text_now;
     bool ok = !wrong && setup_isa(isa, &b.isa) && add_sides(&b, &kv) &&
-              (!b.plot_name || plot_check("--plot", b.plot_name, &usage));
+              (!b.plot_name || plot_check("--plot", b.plot_name, b.csv_name, &usage));
     if (!ok) {
         if (usage) {
             args_hint(&cmd);

@@ -480,7 +480,8 @@ int bench_codec(int argc, char **argv)
     }
     uint32_t mask;
     bool usage = true;
-    if (!setup_isa(isa, &mask) || (b.plot_name && !plot_check("--plot", b.plot_name, &usage))) {
+    if (!setup_isa(isa, &mask) ||
+        (b.plot_name && !plot_check("--plot", b.plot_name, b.csv_name, &usage))) {
         if (usage) {
             args_hint(&cmd);
         }

@@ -499,7 +499,7 @@ int bench_engine(int argc, char **argv)
         ok = setup_check_kv(o.kv.at[i], &scheme, canonical);
     }
     bool usage = true;
-    ok = ok && (!o.plot || plot_check("--plot", o.plot, &usage));
+    ok = ok && (!o.plot || plot_check("--plot", o.plot, o.csv, &usage));
     if (!ok) {
         if (usage) {
             args_hint(&cmd);

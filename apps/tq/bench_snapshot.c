@@ -536,7 +536,8 @@ int bench_snapshot(int argc, char **argv)
         return r == ARGS_HELP ? TQ_EXIT_OK : TQ_EXIT_USAGE;
     }
     bool usage = true;
-    if (!setup_check(&b.setup) || (b.plot_name && !plot_check("--plot", b.plot_name, &usage))) {
+    if (!setup_check(&b.setup) ||
+        (b.plot_name && !plot_check("--plot", b.plot_name, b.csv_name, &usage))) {
         if (usage) {
             args_hint(&cmd);
         }

@@ -71,12 +71,14 @@ static bool on_progress(void *ctx, size_t n_done, size_t n_total)
 
 /* ---- The run ----------------------------------------------------------------------------- */
 
+/* NULL: nothing is kept. */
 static const char *state_path(const eval_options *o, char *dst, size_t n)
 {
     if (o->resume) {
         return o->resume;
     }
-    if (!o->json) {
+    /* Nothing is put beside a device. */
+    if (!o->json || target_is_special(o->json)) {
         return NULL;
     }
     snprintf(dst, n, "%s.part", o->json);
@@ -138,7 +140,8 @@ static void put_header(const evaluation *e)
     out_text(name, strlen(name));
     if (e->n_windows) {
         out_printf("; %zu %s of %u tokens in steps of %u, scored from position %u", e->n_windows,
-                   e->n_windows == 1 ? "window" : "windows", e->n_ctx, e->batch, e->from);
+                   e->n_windows == 1 ? "window" : "windows", e->n_ctx,
+                   e->batch < e->n_ctx ? e->batch : e->n_ctx, e->from);
     }
     out_write("\n", 1);
 }
@@ -158,6 +161,9 @@ static int report(const evaluation *e, const eval_options *o, const char *state)
         put_header(e);
         eval_put_tables(e, rows);
         ok = write_results(e, rows, o);
+        if (!ok && state) {
+            msg_note("what was measured is in '%s', the same command goes on from there", state);
+        }
     }
     /* A state that was asked for stays, for other outputs; one of our own has served. */
     if (ok && state && !o->resume) {
@@ -247,9 +253,11 @@ static int eval_run(const eval_options *o)
     e.from = o->has_from ? o->from : tqe_eval_default_from(e.n_ctx);
     e.n_buckets = tqe_eval_buckets(e.n_ctx, &e.bucket_width);
     e.no_bos = o->no_bos;
-    if (!may_write(o, "--csv", o->csv) || !may_write(o, "--json", o->json) ||
-        !may_write(o, "--html", o->html) || !may_write(o, "--resume", state) ||
-        (o->html && !eval_plot_check())) {
+    static const char *const flags[] = {"--csv", "--json", "--html", "--resume"};
+    const char *const paths[] = {o->csv, o->json, o->html, state};
+    if (!target_apart(flags, paths, 4) || !may_write(o, "--csv", o->csv) ||
+        !may_write(o, "--json", o->json) || !may_write(o, "--html", o->html) ||
+        !may_write(o, "--resume", state) || (o->html && !eval_plot_check())) {
         return code;
     }
     msg_status("loading the model ...");

@@ -28,20 +28,29 @@ typedef struct tune_options {
 /* ---- Budget ------------------------------------------------------------------------------ */
 
 /* "4.25" bits per element, "2176B" bytes a token. */
-static bool parse_budget(tuning *t, const char *s)
+static bool parse_budget(const char *s, double *v, bool *bytes)
 {
-    const tqe_model_info *m = &t->e.model;
     size_t n = strspn(s, ".0123456789");
     char *end = NULL;
-    double v = strtod(s, &end);
-    bool bytes = n && !strcmp(s + n, "B");
-    if (!n || end != s + n || (s[n] && !bytes) || !(v > 0 && v < 1e15)) {
+    *v = strtod(s, &end);
+    *bytes = n && !strcmp(s + n, "B");
+    if (!n || end != s + n || (s[n] && !*bytes) || !(*v > 0 && *v < 1e15)) {
         msg_error("--budget: '%s' is neither bits per element, as 4.25, nor bytes of a token, as "
                   "2048B",
                   s);
         return false;
     }
-    double elements = (double)m->n_layers * m->n_kv_heads * (m->d_k + m->d_v);
+    return true;
+}
+
+static bool budget_of_text(tuning *t, const char *s)
+{
+    const tqe_model_info *m = &t->e.model;
+    double v, elements = (double)m->n_layers * m->n_kv_heads * (m->d_k + m->d_v);
+    bool bytes;
+    if (!parse_budget(s, &v, &bytes)) {
+        return false;
+    }
     t->budget = (uint64_t)(bytes ? v : v * elements / 8);
     return true;
 }
@@ -101,7 +110,7 @@ static bool find_budget(tuning *t, const tune_options *o)
     }
     t->context = o->context;
     t->memory = o->memory.n ? o->memory.at[0] : 0;
-    if (!(o->budget ? parse_budget(t, o->budget) : budget_of_memory(t))) {
+    if (!(o->budget ? budget_of_text(t, o->budget) : budget_of_memory(t))) {
         return false;
     }
     uint64_t low = (uint64_t)least * m->n_layers, high = (uint64_t)most * m->n_layers;
@@ -196,21 +205,31 @@ static bool may_write(const tune_options *o, const char *flag, const char *path)
 }
 
 /* A scheme holds the names of its files. */
-static bool check_output(const tune_options *o, const char *name, const char *state)
+static bool fits_scheme(const char *name)
 {
-    char path[TQ_SCHEME_FILE_BYTES];
-    if (strlen(name) + sizeof ".layers" > TQ_SCHEME_FILE_BYTES || strchr(name, ',')) {
+    bool ok = strlen(name) + sizeof ".layers" <= TQ_SCHEME_FILE_BYTES && !strchr(name, ',');
+    if (!ok) {
         msg_error("-o: '%s' cannot stand in a scheme: a comma in it, or more than %d bytes", name,
                   (int)(TQ_SCHEME_FILE_BYTES - sizeof ".layers"));
+    }
+    return ok;
+}
+
+static bool check_output(const tune_options *o, const char *name, const char *state)
+{
+    char path[TQ_SCHEME_FILE_BYTES], means[TQ_SCHEME_FILE_BYTES];
+    if (!fits_scheme(name)) {
         return false;
     }
     snprintf(path, sizeof path, "%s.layers", name);
     if (!may_write(o, "-o", path)) {
         return false;
     }
-    snprintf(path, sizeof path, "%s.kmean", name);
-    return may_write(o, "-o", path) && may_write(o, "--json", o->json) &&
-           may_write(o, "--resume", state);
+    snprintf(means, sizeof means, "%s.kmean", name);
+    static const char *const flags[] = {"-o", "-o", "--json", "--resume"};
+    const char *const paths[] = {path, means, o->json, state};
+    return target_apart(flags, paths, 4) && may_write(o, "-o", means) &&
+           may_write(o, "--json", o->json) && may_write(o, "--resume", state);
 }
 
 /* ---- The run ----------------------------------------------------------------------------- */
@@ -219,16 +238,16 @@ static int finish(tuning *t, const tune_options *o)
 {
     char a[32], b[32];
     size_t bytes;
-    bool ok = tune_write_files(t) && (!o->json || tune_write_json(t, o->json));
-    if (!ok) {
-        return TQ_EXIT_FAILED;
-    }
-    tune_put_report(t);
+    tune_put_report(t); /* first: it is there when a disk is full */
     const tune_named *n = &t->named[t->fell_back ? t->rival : t->winner];
     if (t->context &&
         tqe_tune_cache_bytes(&t->e.model, n->layers, t->context, &bytes, NULL) == TQE_OK) {
         out_printf("A context of %u tokens takes %s of %s.\n", t->context, text_size(a, bytes),
                    text_size(b, t->memory));
+    }
+    if (!tune_write_files(t) || (o->json && !tune_write_json(t, o->json))) {
+        msg_note("what was measured is in '%s', the same command goes on from there", t->state);
+        return TQ_EXIT_FAILED;
     }
     /* A state that was asked for stays, for other budgets; one of our own has served. */
     if (!o->resume) {
@@ -499,6 +518,10 @@ int cmd_tune(int argc, char **argv)
         msg_error("--base: %s", why);
         ok = false;
     }
+    double v;
+    bool bytes;
+    ok = ok && (!o.budget || parse_budget(o.budget, &v, &bytes)) &&
+         (!o.output || fits_scheme(o.output));
     if (ok && (base.kmean[0] || base.layers[0])) {
         msg_error("--base: a scheme without files");
         ok = false;

@@ -96,7 +96,7 @@ static void put_row_start(const page *p, size_t i)
     fprintf(p->f, "<tr class=\"%s%s%s%s\"><td>", line ? "line " : "",
             r->side->is_peer ? "peer " : "", r->on_front ? "front " : "",
             eval_is_reference(p->e, i) ? "ref" : "");
-    put_text(p->f, r->label);
+    put_text(p->f, r->name);
     fputs("</td>", p->f);
 }
 
@@ -125,15 +125,25 @@ static void put_setting(const page *p)
     }
     if (e->n_windows) {
         fprintf(p->f,
-                "<dt>Windows</dt><dd>%zu of %u tokens%s; positions from %u on count, %s in "
-                "all</dd>",
-                e->n_windows, e->n_ctx, e->no_bos ? "" : ", each after BOS", e->from,
+                "<dt>Windows</dt><dd>%zu of %u tokens%s, in steps of %u; positions from %u on "
+                "count, %s in all</dd>",
+                e->n_windows, e->n_ctx, e->no_bos ? "" : ", each after BOS",
+                e->batch < e->n_ctx ? e->batch : e->n_ctx, e->from,
                 text_count(count, e->n_windows * (e->n_ctx - 1 - e->from)));
     }
     if (e->n_needles) {
         fprintf(p->f, "<dt>Needles</dt><dd>%zu, ", e->n_needles);
         put_text(p->f, base_name(e->needle_source));
         fputs("</dd>", p->f);
+    }
+    for (size_t i = 0; i < e->n_sides; i++) {
+        if (strcmp(p->rows[i].name, p->rows[i].label) != 0) {
+            fputs("<dt>", p->f);
+            put_text(p->f, p->rows[i].name);
+            fputs("</dt><dd>", p->f);
+            put_text(p->f, p->rows[i].label);
+            fputs("</dd>", p->f);
+        }
     }
     fprintf(p->f, "<dt>Program</dt><dd>tq %s, format %d</dd></dl>", tq_version(),
             TQ_FORMAT_VERSION);
@@ -184,8 +194,7 @@ static void put_divergence(page *p)
         fprintf(p->f, "<td>%s<td>%s", eval_number(a, r->kl_median.value * 1e3),
                 eval_number(b, r->kl_p99.value * 1e3));
         put_pm(p->f, r->same_top, 100);
-        fprintf(p->f, "<td>%.3f<td>%+.2f<td class=pm>", r->ppl.value,
-                (r->ppl_change.value - 1) * 100);
+        fprintf(p->f, "<td>%.3f<td>%+.2f<td class=pm>", r->ppl.value, eval_ppl_percent(r));
         if (isfinite(r->ppl_change.high)) {
             fprintf(p->f, "\xc2\xb1\xe2\x80\x89%.2f",
                     (r->ppl_change.high - r->ppl_change.value) * 100);
@@ -234,6 +243,54 @@ static void put_ratios(page *p)
         fputs("</tr>", p->f);
     }
     fputs("</tbody></table></div>", p->f);
+}
+
+/* What the arithmetic on packed bytes adds to a scheme's own divergence. */
+static void put_arithmetic(page *p)
+{
+    const evaluation *e = p->e;
+    char a[32], b[32], c[32];
+    put_caption(p);
+    fputs("Arithmetic: what attention on packed bytes adds to the divergence of decoded rows "
+          "(attn=dequant), on the same stored bytes, in percent of that, paired by window. "
+          "<b>Apart</b>: mean KL between the two. <b>Change</b>: of the mean KL from the "
+          "reference; it has chance in it.",
+          p->f);
+    if (e->batch > TQE_EVAL_PACKED_BATCH) {
+        fprintf(p->f, " Steps of %u tokens decode rows in any case; those of up to %d do not.",
+                e->batch, TQE_EVAL_PACKED_BATCH);
+    }
+    fputs("</caption><thead><tr><th>cache<th>bits<th>apart<th>95 % interval<th>change<th>95 % "
+          "interval</tr></thead><tbody>",
+          p->f);
+    for (size_t i = 0; i < e->n_sides; i++) {
+        if (!e->sides[i].exact) {
+            continue;
+        }
+        const tqe_estimate apart = eval_kl_added(e, i), over = eval_kl_over_exact(e, i);
+        put_row_start(p, i);
+        fprintf(p->f, "<td>%.2f<td>%s<td>", p->rows[i].bits, eval_number(a, apart.value * 100));
+        if (isfinite(apart.high)) {
+            fprintf(p->f, "%s\xe2\x80\x93%s", eval_number(b, apart.low * 100),
+                    eval_number(c, apart.high * 100));
+        }
+        fprintf(p->f, "<td>%+.2f<td>", (over.value - 1) * 100);
+        if (isfinite(over.high)) {
+            fprintf(p->f, "%+.2f to %+.2f", (over.low - 1) * 100, (over.high - 1) * 100);
+        }
+        fputs("</tr>", p->f);
+    }
+    fputs("</tbody></table></div>", p->f);
+}
+
+static bool has_exact(const evaluation *e)
+{
+    for (size_t i = 0; i < e->n_sides; i++) {
+        if (e->sides[i].exact) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static void put_positions(page *p)
@@ -306,6 +363,9 @@ static bool put_windows(page *p)
     if (p->rows[p->e->n_sides - 1].side->is_peer) {
         put_ratios(p);
     }
+    if (has_exact(p->e)) {
+        put_arithmetic(p);
+    }
     ok = ok && put_figure(p, EVAL_FIG_SAME_TOP,
                           "How often the likeliest token stays the same, with 95 % intervals over "
                           "windows.");
@@ -332,14 +392,14 @@ static bool put_page(page *p)
     put_text(p->f, e->model.name[0] ? e->model.name : base_name(e->model_path));
     fprintf(p->f, ", %s weights</p>", e->model.weights);
     put_setting(p);
-    put_method(p);
     if (e->n_windows) {
+        put_method(p);
         fputs("<h2>Divergence</h2>", p->f);
         ok = put_windows(p);
     }
     if (e->n_needles) {
         fputs("<h2>Retrieval</h2><p>A long prompt states many facts and asks for one; only the "
-              "exact answer counts.</p>",
+              "exact answer, as greedy decoding gives it, counts.</p>",
               p->f);
         put_needles(p);
         ok = ok && put_figure(p, EVAL_FIG_NEEDLES,

@@ -77,7 +77,7 @@ static bool cut_windows(evaluation *e, const token_list *t, size_t n)
         return false;
     }
     if (n && n < e->n_texts) {
-        msg_error("%zu windows: fewer than texts (%zu)", n, e->n_texts);
+        msg_error("-w %zu: fewer windows than texts (%zu)", n, e->n_texts);
         return false;
     }
     e->windows = malloc(e->n_windows * e->n_ctx * sizeof *e->windows);

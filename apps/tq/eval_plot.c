@@ -92,9 +92,11 @@ static void take(placer *p, box b)
 /* The place for a name of n letters beside the point (x, y) that covers the least. */
 static box place(placer *p, double x, double y, size_t n)
 {
-    static const double around[][2] = {{1, 0},   {-1, 0},    {1, 1},       {-1, -1},    {1, -1},
-                                       {-1, 1},  {0.3, 1.2}, {-0.3, -1.2}, {0.3, -1.2}, {-0.3, 1.2},
-                                       {1, 2.2}, {-1, -2.2}, {1, -2.2},    {-1, 2.2}};
+    static const double around[][2] = {
+        {1, 0},     {-1, 0},      {1, 1},      {-1, -1},    {1, -1},   {-1, 1},
+        {0.3, 1.2}, {-0.3, -1.2}, {0.3, -1.2}, {-0.3, 1.2}, {1, 2.2},  {-1, -2.2},
+        {1, -2.2},  {-1, 2.2},    {1, 3.4},    {-1, -3.4},  {1, -3.4}, {-1, 3.4},
+        {1, 4.6},   {-1, -4.6},   {1, -4.6},   {-1, 4.6}};
     double least = INFINITY, w = TEXT_WIDTH * (double)n;
     box best = {x, y, w, TEXT_HEIGHT};
     for (size_t i = 0; i < sizeof around / sizeof around[0]; i++) {
@@ -229,9 +231,18 @@ static void put_names(FILE *f, const evaluation *e, const eval_row *rows, const 
     }
     for (size_t i = 0; i < e->n_sides; i++) {
         if (on_chart(e, rows, i)) {
-            plain(rows[i].side->kv, name);
+            plain(rows[i].name + (rows[i].side->is_peer ? strlen("llama ") : 0), name);
             double px = at(x, rows[i].bits), py = at(y, rows[i].kl_mean.value * 1e3);
             box b = place(&p, px, py, strlen(name));
+            if (fabs(b.y - py) > 1.5 * TEXT_HEIGHT) { /* too far to be seen to belong there */
+                double side = b.x > px ? 1 : -1;
+                fprintf(
+                    f,
+                    "set arrow from screen %.5f, screen %.5f to screen %.5f, screen %.5f nohead "
+                    "lc rgb '%s' lw 0.5\n",
+                    (px + side * 5) / WIDTH, py / HEIGHT, (b.x - side * b.w / 2) / WIDTH,
+                    b.y / HEIGHT, family_of(rows[i].side)->colour);
+            }
             put_label(f, name, "center", b.x, b.y, family_of(rows[i].side)->colour,
                       rows[i].on_front);
         }
@@ -435,7 +446,7 @@ static char *plot_position(const evaluation *e, const eval_row *rows)
     spread(heights, n);
     for (size_t c = 0; c < n; c++) {
         const eval_row *r = &rows[curves[c].side];
-        put_label(f, curves[c].side == 1 ? "f16 (noise floor)" : plain(r->label, name), "left",
+        put_label(f, curves[c].side == 1 ? "f16 (noise floor)" : plain(r->name, name), "left",
                   WIDTH - NAMES + 8, heights[c], family_of(r->side)->colour, r->on_front);
     }
     fprintf(f,
@@ -479,7 +490,7 @@ static char *plot_same_top(const evaluation *e, const eval_row *rows)
         double y = (double)(n - 1 - k);
         fprintf(f, "$s%zu << EOD\n%.6g %g %.6g %.6g\nEOD\n", k, v, y, fmax(v - half, 0),
                 fmin(v + half, 100));
-        plain(r->label, name);
+        plain(r->name, name);
         fprintf(f,
                 "set label '%s  %.2f' at graph -0.012, first %g right textcolor rgb '%s'\n"
                 "set label '%.2f' at graph 1.012, first %g left textcolor rgb '#333333'\n",
@@ -523,7 +534,7 @@ static void put_map(FILE *f, const evaluation *e, const eval_row *r, size_t side
     fprintf(f,
             "EOD\nset title '%s  %.0f %%' textcolor rgb '#222222' font 'Helvetica:Bold,12' offset "
             "0,-0.4\n",
-            plain(r->label, name), r->needles.value * 100);
+            plain(r->name, name), r->needles.value * 100);
     fputs("set xtics (", f);
     for (size_t i = 0; i < nl; i++) {
         fprintf(f, "%s'%u' %zu", i ? ", " : "", lengths[i], i);

@@ -6,9 +6,10 @@
  * an unbroken one would. Policy: the file is replaced as a whole, and nothing of it is believed
  * before all of it has been checked.
  */
-#define _POSIX_C_SOURCE 200809L
+#define _XOPEN_SOURCE 700 /* realpath */
 #include "evaluation.h"
 #include "out.h"
+#include "target.h"
 #include "text.h"
 
 #include <errno.h>
@@ -36,31 +37,34 @@ static bool write_all(int fd, const char *data, size_t n)
     return true;
 }
 
-/* Devices and pipes cannot be replaced: they are written to. */
-static bool is_special(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && !S_ISREG(st.st_mode);
-}
-
 bool eval_write_file(const char *path, const char *data, size_t n)
 {
-    bool special = is_special(path);
-    size_t len = strlen(path) + sizeof ".tmp";
+    /* A link stays one: what it leads to is replaced. */
+    bool special = target_is_special(path);
+    char *real = special ? NULL : realpath(path, NULL);
+    const char *to = real ? real : path; /* not there yet */
+    size_t len = strlen(to) + sizeof ".tmp";
     char *tmp = malloc(len);
-    if (!tmp) {
-        msg_error("not enough memory to write '%s'", path);
+    /* What is on its way to /dev/stdout comes first. */
+    if (!tmp || (special && !out_flush())) {
+        if (!tmp) {
+            msg_error("not enough memory to write '%s'", path);
+        }
+        free(real);
+        free(tmp);
         return false;
     }
-    snprintf(tmp, len, "%s%s", path, special ? "" : ".tmp");
-    int fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    snprintf(tmp, len, "%s%s", to, special ? "" : ".tmp");
+    int fd = open(
+        tmp, special ? O_WRONLY | O_APPEND | O_CLOEXEC : O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
+        0666);
     bool ok = fd >= 0 && write_all(fd, data, n) && (special || fsync(fd) == 0);
     int why = errno;
     if (fd >= 0 && close(fd) != 0 && ok) {
         ok = false;
         why = errno;
     }
-    if (ok && !special && rename(tmp, path) != 0) {
+    if (ok && !special && rename(tmp, to) != 0) {
         ok = false;
         why = errno;
     }
@@ -70,6 +74,7 @@ bool eval_write_file(const char *path, const char *data, size_t n)
             unlink(tmp);
         }
     }
+    free(real);
     free(tmp);
     return ok;
 }

@@ -72,6 +72,44 @@ static bool on_front(const evaluation *e, const eval_row *rows, size_t i)
     return !eval_is_reference(e, i);
 }
 
+/* "tcq4,kmean" of "tcq4,kmean=a.kmean". */
+static void drop_files(const char *label, char *dst)
+{
+    static const char *const options[] = {",kmean=", ",layers="};
+    while (*label) {
+        size_t kept = 1, dropped = 0;
+        for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+            size_t n = strlen(options[i]);
+            if (!strncmp(label, options[i], n)) {
+                kept = n - 1;
+                dropped = 1 + strcspn(label + n, ",");
+            }
+        }
+        memcpy(dst, label, kept);
+        dst += kept;
+        label += kept + dropped;
+    }
+    *dst = '\0';
+}
+
+/* Short names, but the whole ones where two are alike. */
+static void name_rows(eval_row *rows, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        drop_files(rows[i].label, rows[i].name);
+    }
+    for (size_t i = 0; i < n; i++) {
+        char mine[sizeof rows[i].name], other[sizeof rows[i].name];
+        drop_files(rows[i].label, mine);
+        for (size_t k = 0; k < n; k++) {
+            drop_files(rows[k].label, other);
+            if (k != i && !strcmp(mine, other)) {
+                memcpy(rows[i].name, rows[i].label, sizeof rows[i].name);
+            }
+        }
+    }
+}
+
 bool eval_summarise(const evaluation *e, eval_row *rows)
 {
     double *work = malloc((e->n_windows + 1) * sizeof *work);
@@ -94,6 +132,7 @@ bool eval_summarise(const evaluation *e, eval_row *rows)
     for (size_t i = 0; e->n_windows && i < e->n_sides; i++) {
         rows[i].on_front = on_front(e, rows, i);
     }
+    name_rows(rows, e->n_sides);
     free(work);
     return true;
 }
@@ -182,6 +221,12 @@ size_t eval_needle_hits(const evaluation *e, size_t side, uint32_t length, doubl
 }
 
 /* ---- Words ------------------------------------------------------------------------------- */
+
+double eval_ppl_percent(const eval_row *r)
+{
+    double v = (r->ppl_change.value - 1) * 100;
+    return fabs(v) < 0.005 ? 0 : v;
+}
 
 const char *eval_number(char dst[32], double v)
 {

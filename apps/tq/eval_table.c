@@ -63,7 +63,7 @@ static void put_divergence(const evaluation *e, const eval_row *rows)
                "median", "p99", "same top, %", "PPL", "PPL change, %");
     for (size_t i = 0; i < e->n_sides; i++) {
         const eval_row *r = &rows[i];
-        put_name(r->label);
+        put_name(r->name);
         out_printf("%6.2f ", r->bits);
         if (!r->reference) {
             out_printf("%-15s%8s %8s  %14s%9.3f\n", "   reference", "", "", "", r->ppl.value);
@@ -74,7 +74,7 @@ static void put_divergence(const evaluation *e, const eval_row *rows)
                    eval_number(b, r->kl_p99.value * 1e3));
         put_percent_pm(r->same_top, 6);
         out_printf("%8.3f ", r->ppl.value);
-        out_printf("%+7.2f", (r->ppl_change.value - 1) * 100);
+        out_printf("%+7.2f", eval_ppl_percent(r));
         if (isfinite(r->ppl_change.high)) {
             out_printf(" \xc2\xb1%.2f", (r->ppl_change.high - r->ppl_change.value) * 100);
         }
@@ -82,6 +82,11 @@ static void put_divergence(const evaluation *e, const eval_row *rows)
     }
     out_printf("f16 is the noise floor. \xc2\xb1: half of the 95 %% interval over %zu %s.\n",
                e->n_windows, e->n_windows == 1 ? "window (none for one)" : "windows");
+    for (size_t i = 0; i < e->n_sides; i++) {
+        if (strcmp(rows[i].name, rows[i].label) != 0) {
+            out_printf("%s: %s\n", rows[i].name, rows[i].label);
+        }
+    }
 }
 
 /* Peers that have a place on the chart. */
@@ -121,7 +126,7 @@ static void put_size_and_ratios(const evaluation *e, const eval_row *rows)
     out_write("\n", 1);
     for (size_t i = 0; i < e->n_sides; i++) {
         const eval_row *r = &rows[i];
-        put_name(r->label);
+        put_name(r->name);
         out_printf("%6.2f%9.0f%7.1f%%", r->bits, r->bytes_per_token,
                    100 * r->bytes_per_token / rows[1].bytes_per_token);
         for (size_t k = 0; r->reference && k < n_peers; k++) {
@@ -160,7 +165,7 @@ static void put_arithmetic(const evaluation *e, const eval_row *rows)
         }
         any = true;
         const tqe_estimate added = eval_kl_added(e, i), over = eval_kl_over_exact(e, i);
-        put_name(rows[i].label);
+        put_name(rows[i].name);
         eval_number(a, added.value * 100);
         if (isfinite(added.high)) {
             snprintf(c, sizeof c, "(%s to %s)", eval_number(b, added.low * 100),
@@ -193,7 +198,7 @@ static void put_positions(const evaluation *e, const eval_row *rows)
     }
     out_write("\n", 1);
     for (size_t i = 1; i < e->n_sides; i++) {
-        put_name(rows[i].label);
+        put_name(rows[i].name);
         for (size_t b = 0; b < e->n_buckets; b += step) {
             double sum = 0;
             size_t n = 0;
@@ -232,7 +237,7 @@ static void put_needles(const evaluation *e, const eval_row *rows)
     for (size_t i = 0; i < e->n_sides; i++) {
         const tqe_estimate *v = &rows[i].needles;
         size_t n;
-        put_name(rows[i].label);
+        put_name(rows[i].name);
         snprintf(a, sizeof a, "%5.1f (%.0f-%.0f)", v->value * 100, v->low * 100, v->high * 100);
         out_printf("%-17s", a);
         for (size_t k = 0; k < nl + nd; k++) {

@@ -74,7 +74,9 @@ bool eval_can_write(const char *flag, const char *path);
 typedef struct eval_row {
     const tqe_eval_side *side;
     const tqe_eval_side *reference;       /* NULL: this side is the reference of all */
-    char label[TQ_SCHEME_TEXT_BYTES + 8]; /* "tcq4", "llama q4_0" */
+    char label[TQ_SCHEME_TEXT_BYTES + 8]; /* "tcq4,kmean=a.kmean", "llama q4_0" */
+    char name[TQ_SCHEME_TEXT_BYTES + 8];  /* "tcq4,kmean": without the files' names, if that is
+                                             still no other side's */
     double bits;                          /* per element of keys and values, all included */
     double bytes_per_token;
     tqe_estimate kl_mean, kl_median, kl_p99, same_top, ppl;
@@ -102,6 +104,8 @@ size_t eval_needle_depths(const evaluation *e, double *dst);
 /* Right answers of a side in a cell, of *n; length 0 or depth below 0: any. */
 size_t eval_needle_hits(const evaluation *e, size_t side, uint32_t length, double depth, size_t *n);
 
+/* The change of perplexity in percent, for two digits after the point: no "-0.00". */
+double eval_ppl_percent(const eval_row *r);
 /* "0.123", "12.3", "123": three digits that count. dst needs 32 bytes. Returns dst. */
 const char *eval_number(char dst[32], double v);
 /* "128-256", the positions of a bucket. */

@@ -9,6 +9,7 @@
 
 #include "gnuplot.h"
 #include "out.h"
+#include "target.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,8 +28,9 @@ static bool ends_with(const char *s, const char *tail)
     return n > m && !strcmp(s + n - m, tail);
 }
 
-bool plot_check(const char *flag, const char *file, bool *usage)
+bool plot_check(const char *flag, const char *file, const char *csv, bool *usage)
 {
+    const char *const flags[] = {"--csv", flag}, *const paths[] = {csv, file};
     *usage = true;
     if (!ends_with(file, ".svg") && !ends_with(file, ".png")) {
         msg_error("%s: '%s' ends neither in .svg nor in .png", flag, file);
@@ -41,6 +43,9 @@ bool plot_check(const char *flag, const char *file, bool *usage)
         }
     }
     *usage = false;
+    if (!target_apart(flags, paths, 2)) {
+        return false;
+    }
     char *said = gnuplot_run(flag, "", 0);
     free(said);
     return said != NULL;

@@ -27,9 +27,10 @@ typedef struct plot {
     bool bits_x; /* x is bits of an element, not a list of contexts */
 } plot;
 
-/* Can this file be made: does its name end in .svg or .png, and is gnuplot here? False: a message
- * that begins with `flag` was written; *usage tells whether the name is at fault. */
-bool plot_check(const char *flag, const char *file, bool *usage);
+/* Can this file be made: does its name end in .svg or .png, is it not that of --csv (NULL: none),
+ * and is gnuplot here? False: a message that begins with `flag` was written; *usage tells whether
+ * the name's end is at fault. */
+bool plot_check(const char *flag, const char *file, const char *csv, bool *usage);
 
 /* Draw. False: a message was written. */
 bool plot_draw(const plot *p);

@@ -14,6 +14,13 @@ bool target_is_not(const char *flag, const char *path, const char *input_flag, c
  * folder, a device, in a folder that is absent or cannot be written. NULL: none is written. */
 bool target_can_be(const char *flag, const char *path);
 
+/* A device, a pipe, /dev/stdout or the like: it can be written to, but not replaced. */
+bool target_is_special(const char *path);
+
+/* False, after a message, when two of the results paths [n] would be one file, by whatever name,
+ * also of one that is not there yet. NULL: no such result. */
+bool target_apart(const char *const *flags, const char *const *paths, size_t n);
+
 /* What a command that runs a model reads. NULL and n 0: none. */
 typedef struct target_inputs {
     const char *model;          /* -m */

@@ -38,7 +38,7 @@ static int teardown(void **state)
     return 0;
 }
 
-static uint32_t batch;
+static uint32_t batch, n_threads = 1;
 static bool exact;
 
 static tqe_eval *open_eval(const char *const *kv, size_t n, const char *const *peer, size_t n_peer)
@@ -48,7 +48,7 @@ static tqe_eval *open_eval(const char *const *kv, size_t n, const char *const *p
                                .from = 10,
                                .batch = batch,
                                .exact = exact,
-                               .n_threads = 1,
+                               .n_threads = n_threads,
                                .kv = kv,
                                .n_kv = n,
                                .model_path = path,
@@ -247,6 +247,34 @@ static void test_needle(void **state)
     tqe_eval_free(e);
 }
 
+/* The records are equal bytes for any number of threads, also with a last step of two tokens. */
+static void test_thread_counts(void **state)
+{
+    (void)state;
+    const char *const kv[] = {"tcq3"};
+    const char *const peer[] = {"q4_0"};
+    enum { N_SIDES = 6 };
+    tqe_eval_record rec[2][N_SIDES];
+    memset(rec, 0, sizeof(rec)); /* padding, too */
+    batch = 47;
+    exact = true;
+    for (n_threads = 1; n_threads <= 3; n_threads++) {
+        tqe_eval *e = open_eval(kv, 1, peer, 1);
+        assert_int_equal(tqe_eval_n_sides(e), N_SIDES);
+        tqe_eval_record *to = rec[n_threads > 1];
+        assert_int_equal(tqe_eval_window(e, ids, to, NULL, NULL, NULL), TQE_OK);
+        for (size_t k = 0; k < N_SIDES && n_threads > 1; k++) {
+            if (memcmp(&rec[0][k], &rec[1][k], sizeof(rec[0][k])) != 0) {
+                fail_msg("side %zu differs with %u threads", k, n_threads);
+            }
+        }
+        tqe_eval_free(e);
+    }
+    batch = 0;
+    exact = false;
+    n_threads = 1;
+}
+
 static void refuse(tqe_eval_params p, tqe_status want, const char *word)
 {
     tqe_eval *e = NULL;
@@ -350,10 +378,11 @@ static void test_texts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sides),    cmocka_unit_test(test_exact),
-        cmocka_unit_test(test_window),   cmocka_unit_test(test_needle),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_buckets),
-        cmocka_unit_test(test_cut),      cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_sides),         cmocka_unit_test(test_exact),
+        cmocka_unit_test(test_window),        cmocka_unit_test(test_needle),
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_buckets),
+        cmocka_unit_test(test_cut),           cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_thread_counts),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

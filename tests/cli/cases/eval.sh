@@ -54,6 +54,16 @@ for s in r["sides"]:
               e == s["kl_ratio_to"][s["name"] + ",attn=dequant"])
 END
 "$TQ" eval $small -w 1 --exact | sed -n '/^Arithmetic/,/^$/p' | digits | sed 's/[+-]N/N/g'
+"$TQ" eval $small -w 2 --batch 8 --exact --html e.html >/dev/null
+grep -o 'in steps of [0-9]*\|Arithmetic: [a-z ]*' e.html
+
+# A name leaves out what files are called, unless that is all that tells two sides apart.
+printf 'turboquant-layers 1\n0 turbo8\n' >one
+printf 'turboquant-layers 1\n1 turbo8\n' >two
+files="eval -m tiny.gguf --no-bos -f harbour.txt -c 64 -w 1 -t 1 --kv tcq3,layers=one"
+"$TQ" $files --html names.html | grep =one
+grep -o '<d[td]>tcq3,layers[^<]*' names.html
+"$TQ" $files --kv tcq3,layers=two --kv turbo4,layers=two | sed -n '/^Size/,/^$/p' | cut -c1-20 | grep layers
 
 # Questions, given and made. Random weights answer none.
 cat >needles.jsonl <<'END'
@@ -89,6 +99,23 @@ cmp c.json d.json && cmp c.txt d.txt && echo "equal to an unbroken run"
 cp s.state before.state
 "$TQ" eval $small -w 2 --resume s.state --csv s.csv >/dev/null
 cmp s.state before.state && [ -s s.csv ] && echo "kept"
+
+# Nothing is put beside a device.
+"$TQ" eval $small -w 1 --json /dev/stdout | grep -cE '"kl_mean"|^tcq3'
+"$TQ" eval $small -w 1 --json /dev/stdout >both.txt
+grep -cE '"kl_mean"|^tcq3' both.txt
+ls /dev/stdout.* 2>/dev/null
+[ -L /dev/stdout ] && echo 'still a link'
+# Nor is a link replaced.
+: >aim.json
+ln -s aim.json way.json
+"$TQ" eval $small -w 1 --json way.json >/dev/null
+[ -L way.json ] && grep -c '"kl_mean"' aim.json
+# A disk that is full: the tables are out, and what was measured is kept.
+"$TQ" eval $small -w 1 --json /dev/full --resume full.state >full.txt
+echo "exit $?, $(grep -c tcq3 full.txt) rows, state: $(ls full.state)"
+many=$(for i in $(seq 63); do printf ' --kv tcq4,tail=%d' $i; done)
+"$TQ" eval -m tiny.gguf --no-bos -f harbour.txt -c 64 $many
 
 # Ctrl-C.
 cat >stop.py <<'END'
@@ -158,6 +185,9 @@ for f in short empty control utf16 nul missing; do
     t eval -m tiny.gguf --no-bos -f $f.txt -c 64
 done
 t eval -m tiny.gguf --no-bos -f . -c 64
+t eval -m tiny.gguf --no-bos -f /dev/null -c 64
+t eval -m tiny.gguf --no-bos -f /dev/zero -c 64
+t eval -m tiny.gguf --no-bos -f harbour.txt -f harbour.txt -c 64 -w 1
 t eval -m tiny.gguf --no-bos -f "$TQ" -c 64 2>&1 | sed "s|$TQ|TQ|g; s/offset [0-9]*/offset N/; s/0x../0xNN/; s/control character/byte/; s/not a UTF-8 text/not a text/"
 t eval -m tiny.gguf --no-bos -f harbour.txt -c 64 -w 100000
 t eval -m tiny.gguf -f harbour.txt -c 64 -w 1

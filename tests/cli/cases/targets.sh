@@ -24,9 +24,24 @@ t tune -m tiny.gguf -f text --budget 4 --json hard.gguf
 t bench engine -m tiny.gguf --csv hard.gguf
 t bench snapshot -m tiny.gguf --csv hard.gguf
 sums | cmp - before && echo 'no input has changed'
+# Two results in one file, there or not yet, are one too few.
+: >there
+ln -s there link
+for two in '--csv a --json a' '--csv ./a --html a' '--json link --csv there' '--csv a.part --json a' \
+    '--resume a --csv a'; do
+    t eval -m tiny.gguf -f text $two
+done
+for two in '--json a.layers -o a' '-o a --json ./a.kmean' '-o a --json a.part' '-o a --resume a.kmean'; do
+    t tune -m tiny.gguf -f text --budget 4 $two
+done
+t bench codec --csv a.svg --plot ./a.svg
+t bench engine -m tiny.gguf --csv a.svg --plot a.svg
+t bench snapshot -m tiny.gguf --csv a.svg --plot a.svg
 # A session may be saved where it was loaded from.
 "$TQ" run -m tiny.gguf -f text -n 0 --save a.tqs 2>/dev/null
 t run -m tiny.gguf --load a.tqs -p b -n 0 --save a.tqs | sed -n '/saved/p' | digits
+shows 'tq snapshot export a.tqs --what keys -o /dev/stdout >keys.npy'
+[ -L /dev/stdout ] && echo 'still a link'
 # The mode of a file that is replaced stays; a new one has what the umask leaves.
 run() { "$TQ" run -m tiny.gguf -p a -n 0 "$@" >/dev/null 2>&1; }
 modes() { stat -c '%a %n' "$@"; }
