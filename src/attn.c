@@ -218,15 +218,16 @@ static uint32_t slab_rows(const tq_attn_plan *p, const tq_attn_shape *s)
  * each row's logits. */
 static void gather_queries(const tq_attn_job *j, const float *q, size_t q_stride)
 {
-    float *dst = j->work + j->map.q, *bias = j->work + j->map.bias;
+    float *restrict dst = j->work + j->map.q, *bias = j->work + j->map.bias;
     const size_t d = j->s.d_k;
+    const float scale = j->cfg->scale;
     const float *mean =
         j->v->attn == TQ_ATTN_FUSED && j->v->k_mean ? j->v->k_mean + j->kv_head * d : NULL;
     for (uint32_t r = 0; r < j->rows; r++, dst += d) {
-        const float *src = q + (j->q0 + r / j->s.group) * q_stride +
-                           ((size_t)j->kv_head * j->s.group + r % j->s.group) * d;
+        const float *restrict src = q + (j->q0 + r / j->s.group) * q_stride +
+                                    ((size_t)j->kv_head * j->s.group + r % j->s.group) * d;
         for (size_t i = 0; i < d; i++)
-            dst[i] = src[i] * j->cfg->scale;
+            dst[i] = src[i] * scale;
         if (!mean)
             continue;
         bias[r] = 0;
@@ -325,16 +326,17 @@ static row_results find_results(const tq_attn_plan *p, const tq_attn_shape *s,
 }
 
 /* out += factor * the sums of one form. */
-static void add_sums(const row_results *r, uint32_t form, float *out, uint32_t d_v, float max,
-                     float factor)
+static void add_sums(const row_results *r, uint32_t form, float *restrict out, uint32_t d_v,
+                     float max, float factor)
 {
     const float *part = r->first + form * r->form;
     for (uint32_t i = 0; i < r->n_splits; i++, part += r->next) {
         if (part[r->max_off] == -INFINITY)
             continue;
         const float weight = expf(part[r->max_off] - max) * factor;
+        const float *restrict sums = part + r->row_off;
         for (uint32_t l = 0; l < d_v; l++)
-            out[l] += part[r->row_off + l] * weight;
+            out[l] += sums[l] * weight;
     }
 }
 

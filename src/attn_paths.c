@@ -118,25 +118,29 @@ static void weigh_decoded(const tq_attn_job *j, const tq_rows *rows, const tq_at
                j->rows, tq_round_up(c->dim, TQ_STRIP), n);
 }
 
+/* What a pass does on every page. */
+typedef struct fused_kernels {
+    tq_score_fn *score;
+    tq_weigh_fn *weigh; /* or NULL */
+} fused_kernels;
+
 /* One step over the page at t0, whose spans are made. more: the next page is one of this pass. */
-static void fused_page(const tq_attn_job *j, const tq_rows *rows, const tq_attn_result *res,
-                       uint32_t t0, uint32_t n, int more)
+static void fused_page(const tq_attn_job *j, const tq_rows *rows, const fused_kernels *k,
+                       const tq_attn_result *res, uint32_t t0, uint32_t n, int more)
 {
-    const tq_attn_kernels *k_kern = rows->k->kernels->attn, *v_kern = rows->v->kernels->attn;
-    const int kf = tq_kfmt(rows->k->format), vf = tq_kfmt(rows->v->format);
     const uint32_t page = t0 / TQ_TILE;
     float *s = j->work + j->map.s, *alpha = j->work + j->map.alpha;
     tq_const_planes keys = tq_rows_planes(rows, j->kv_head, page, 0, 0);
     tq_const_planes values = tq_rows_planes(rows, j->kv_head, page, 0, 1);
     if (more)
         set_ahead(&keys, &values, head_run(rows, j->kv_head, page + 1));
-    k_kern->score[kf](rows->k, s, j->work + j->map.prep, j->rows, keys, n);
+    k->score(rows->k, s, j->work + j->map.prep, j->rows, keys, n);
     if (needs_bias(j))
         add_bias(j, s, 0, j->rows);
     j->v->kernels->attn->softmax(s, (tq_span *)(void *)(j->work + j->map.span), j->rows,
                                  j->cfg->softcap, res->max, res->sum, alpha);
-    if (v_kern->weigh[vf])
-        v_kern->weigh[vf](rows->v, res->out, j->out_stride, s, alpha, j->rows, values, n);
+    if (k->weigh)
+        k->weigh(rows->v, res->out, j->out_stride, s, alpha, j->rows, values, n);
     else
         weigh_decoded(j, rows, res, page, n);
 }
@@ -147,6 +151,9 @@ static void fused_pass(const tq_attn_job *j, int form, uint32_t t_begin, uint32_
     const step first = form == TQ_FORM_F16 ? STEP_BELOW : STEP_PACKED;
     const step last = form == TQ_FORM_F16 ? STEP_ABOVE : STEP_PACKED;
     tq_span *span = (tq_span *)(void *)(j->work + j->map.span);
+    const int kf = tq_kfmt(rows->k->format);
+    const fused_kernels k = {rows->k->kernels->attn->score[kf],
+                             rows->v->kernels->attn->weigh[tq_kfmt(rows->v->format)]};
     int prepared = 0;
     for (uint32_t t0 = t_begin; t0 < t_end; t0 += TQ_TILE)
         for (step st = first; st <= last; st++) {
@@ -155,12 +162,13 @@ static void fused_pass(const tq_attn_job *j, int form, uint32_t t_begin, uint32_
                 continue;
             if (!prepared) {
                 tq_look_ahead(head_run(rows, j->kv_head, t0 / TQ_TILE));
-                rows->k->kernels->attn->prep[tq_kfmt(rows->k->format)](
-                    rows->k, j->work + j->map.prep, j->work + j->map.q, j->rows);
+                rows->k->kernels->attn->prep[kf](rows->k, j->work + j->map.prep, j->work + j->map.q,
+                                                 j->rows);
             }
             prepared = 1;
             /* The page behind a packed one is there, whether or not anything is read from it. */
-            fused_page(j, rows, &j->result[form], t0, n, st == STEP_PACKED && t0 + TQ_TILE < t_end);
+            fused_page(j, rows, &k, &j->result[form], t0, n,
+                       st == STEP_PACKED && t0 + TQ_TILE < t_end);
         }
 }
 
