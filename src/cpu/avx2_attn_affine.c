@@ -33,19 +33,28 @@ typedef struct prepared {
     float scale, sum; /* of the integers, and their sum times it */
 } prepared;
 
-/* Place of element i of a group among its pairs. */
-TQ_INLINE uint32_t place(const uint32_t bits, uint32_t i)
+/* Integers of a group in the order of its pairs. */
+TQ_INLINE void put_in_pairs(int16_t *dst, __m256i a, __m256i b, const uint32_t bits)
 {
-    switch (bits) {
-    case 2: /* dword of 16 codes: (0, 8), (1, 9) ... */
-        return i / 16 * 16 + i % 8 * 2 + i / 8 % 2;
-    case 4: /* dword of 8 codes: (0, 4), (1, 5) ... */
-        return i / 8 * 8 + i % 4 * 2 + i / 4 % 2;
-    case 5: /* (0, 16), (1, 17) ... */
-        return i % 16 * 2 + i / 16;
-    default: /* dword of 4 codes: (0, 2), (1, 3) */
-        return i / 4 * 4 + i % 2 * 2 + i / 2 % 2;
+    __m256i x = a, y = b;
+    if (bits == 8) { /* dword of 4 codes: (0, 2), (1, 3) */
+        x = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(a, 0xd8), 0xd8);
+        y = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(b, 0xd8), 0xd8);
+    } else if (bits == 4) { /* dword of 8 codes: (0, 4), (1, 5) ... */
+        x = _mm256_unpacklo_epi16(a, _mm256_srli_si256(a, 8));
+        y = _mm256_unpacklo_epi16(b, _mm256_srli_si256(b, 8));
+    } else if (bits == 2) { /* dword of 16 codes: (0, 8), (1, 9) ... */
+        const __m256i low = _mm256_permute4x64_epi64(a, 0xd8);
+        const __m256i high = _mm256_permute4x64_epi64(b, 0xd8);
+        x = _mm256_unpacklo_epi16(low, _mm256_srli_si256(low, 8));
+        y = _mm256_unpacklo_epi16(high, _mm256_srli_si256(high, 8));
+    } else { /* (0, 16), (1, 17) ... */
+        const __m256i low = _mm256_unpacklo_epi16(a, b), high = _mm256_unpackhi_epi16(a, b);
+        x = _mm256_permute2x128_si256(low, high, 0x20);
+        y = _mm256_permute2x128_si256(low, high, 0x31);
     }
+    _mm256_storeu_si256((__m256i *)(void *)dst, x);
+    _mm256_storeu_si256((__m256i *)(void *)(dst + 16), y);
 }
 
 TQ_INLINE void prep_group(prepared *p, const float *q, const uint32_t bits)
@@ -66,15 +75,16 @@ TQ_INLINE void prep_group(prepared *p, const float *q, const uint32_t bits)
         return;
     }
     const __m256 inverse = _mm256_set1_ps(32767.0f / top);
-    int32_t n[32];
-    int32_t sum = 0;
+    __m256i n[4];
     for (int i = 0; i < 4; i++)
-        _mm256_storeu_si256((__m256i *)(void *)(n + 8 * i),
-                            _mm256_cvtps_epi32(_mm256_mul_ps(x[i], inverse)));
-    for (uint32_t i = 0; i < 32; i++) {
-        p->q[place(bits, i)] = (int16_t)n[i];
-        sum += n[i];
-    }
+        n[i] = _mm256_cvtps_epi32(_mm256_mul_ps(x[i], inverse));
+    put_in_pairs(p->q, _mm256_permute4x64_epi64(_mm256_packs_epi32(n[0], n[1]), 0xd8),
+                 _mm256_permute4x64_epi64(_mm256_packs_epi32(n[2], n[3]), 0xd8), bits);
+    const __m256i four =
+        _mm256_add_epi32(_mm256_add_epi32(n[0], n[1]), _mm256_add_epi32(n[2], n[3]));
+    __m128i sum4 = _mm_add_epi32(_mm256_castsi256_si128(four), _mm256_extracti128_si256(four, 1));
+    sum4 = _mm_add_epi32(sum4, _mm_shuffle_epi32(sum4, 0x4e));
+    const int32_t sum = _mm_cvtsi128_si32(_mm_add_epi32(sum4, _mm_shuffle_epi32(sum4, 0xb1)));
     p->scale = top / 32767.0f;
     p->sum = p->scale * (float)sum;
 }
@@ -227,8 +237,10 @@ TQ_INLINE void score(const tq_codec *k, float *s, const void *prep_q, uint32_t n
     for (uint32_t t = 0; t < n; t += STEP) {
         const uint8_t *row[STEP];
         float scale[MAX_GROUPS * STEP], zero[MAX_GROUPS * STEP];
-        for (uint32_t i = 0; i < STEP; i++)
-            row[i] = keys.codes + (t + i < n ? t + i : n - 1) * keys.codes_stride;
+        const uint32_t m = n - t < STEP ? n - t : STEP;
+        row[0] = keys.codes + t * keys.codes_stride;
+        for (uint32_t i = 1; i < STEP; i++) /* tokens from n on repeat the last */
+            row[i] = row[i - 1] + (i < m ? keys.codes_stride : 0);
         tq_load_columns(scale, STEP, keys.scale, keys.scale_stride, t, STEP, n, k->n_groups);
         tq_load_columns(zero, STEP, keys.zero, keys.zero_stride, t, STEP, n, k->n_groups);
         for (uint32_t g = 0; g < n_groups; g += at_once) {

@@ -1,44 +1,37 @@
 /* SPDX-License-Identifier: MIT */
 /* avx2_attn_bytes.c — weighted sums of coarse values (Lloyd values of 2, 3 and 4 bits, uniform
- * affine of 4 bits) for AVX2: values in bytes, weights in 16 bits.
+ * affine of 4 bits), for AVX2.
  *
- *   - `expand` turns two groups of all tokens into bytes, four tokens of an element together (a
- *     QUAD is 4 tokens x 32 elements, 128 bytes), once for all rows. A byte is the number that
- *     stands for the code, plus 128, so that it widens to 16 bits by a mask or a shift;
- *   - weights times group scale are int16, and vpmaddwd weighs two tokens of 8 elements:
- *         sum[j] += w16[t] * u[t][j] + w16[t+1] * u[t+1][j]
- *     exactly: 64 * 32767 * 255 < 2^31. A sum starts at -128 times the sum of the weights.
- * The bytes of a quad are in the order of tokens 0, 2, 1, 3, so that what the mask leaves is two
- * neighbours; weights stay in the order in which they are packed.
+ * `expand` turns two groups of all tokens into the numbers that stand for the codes, four tokens of
+ * an element together (a QUAD is 4 tokens x 32 elements, 128 bytes), once for all rows.
+ * avx2_attn_sums.h multiplies them by byte weights.
  *
- * Weights of 8 bits would need half the multiplications, and add more than 1 % to what the format
- * costs a model; docs/numerics.md has the numbers.
+ * Lloyd values of 4 bits are WIDE: beside 8-bit keys nothing else of the scheme is off by as much
+ * as byte weights would be. Their numbers are bytes above 128, so that they widen to 16 bits by a
+ * mask or a shift; weights are int16, and vpmaddwd weighs two tokens of 8 elements: sum[j] +=
+ * w16[t] * u[t][j] + w16[t+2] * u[t+2][j] exactly: 64 * 32767 * 255 < 2^31. A sum starts at -128
+ * times the sum of the weights.
  */
-#include "cpu/avx2_attn.h"
-
-#include <float.h>
-#include <math.h>
+#include "cpu/avx2_attn_sums.h"
 
 enum {
     GROUP = 32,
-    MAX_ROWS = 4,
     MAX_GROUPS = 1024 / GROUP,
     QUADS = TQ_TILE / 4,
     QUAD_BYTES = 4 * GROUP,
-    HALF_BYTES = QUAD_BYTES / 2, /* of 16 elements */
-    ZERO = 128
+    HALF_BYTES = QUAD_BYTES / 2 /* of 16 elements */
 };
 
 /* What the kernel needs to know of a format. */
 typedef struct coarse {
-    __m256i book; /* bytes of the 16 codes, in both lanes; codes of fewer bits repeat */
-    float unit;   /* value = (unit * (byte - ZERO) + mean + shift) * scale + offset */
-    float mean;   /* what the rounding of the numbers took from their mean */
-    float shift;  /* of a format with offsets */
+    __m256i book; /* numbers of the 16 codes, in both lanes; codes of fewer bits repeat */
+    float unit;   /* value = (unit * number + mean + shift) * scale + offset */
+    float mean;   /* of formats whose centroids are not symmetric */
+    float shift;  /* of a format with offsets, else 0 */
 } coarse;
 
-/* Two groups of four tokens into quads at a and b. */
-typedef void expand_fn(uint8_t *a, uint8_t *b, const uint8_t *const row[4], __m256i book);
+/* Two groups of four tokens, whose rows are `stride` bytes apart, into quads at a and b. */
+typedef void expand_fn(uint8_t *a, uint8_t *b, const uint8_t *row, size_t stride, __m256i book);
 
 /* Put the sums of the two registers of half a group into element order. */
 typedef void order_fn(__m256 *a, __m256 *b);
@@ -58,11 +51,11 @@ TQ_INLINE void store_lanes(uint8_t *low, uint8_t *high, __m256i x)
 
 /* 16 bytes a group. Dword of a quad: byte c of the four rows; a register has 4 of them of each
  * group, and both nibbles of them follow each other. */
-TQ_INLINE void expand_4(uint8_t *a, uint8_t *b, const uint8_t *const row[4], __m256i book)
+TQ_INLINE void expand_4(uint8_t *a, uint8_t *b, const uint8_t *row, size_t stride, __m256i book)
 {
     const __m256i mask = _mm256_set1_epi8(15);
-    const __m256i r0 = load32(row[0]), r1 = load32(row[1]), r2 = load32(row[2]),
-                  r3 = load32(row[3]);
+    const __m256i r0 = load32(row), r1 = load32(row + stride);
+    const __m256i r2 = load32(row + 2 * stride), r3 = load32(row + 3 * stride);
     const __m256i x = _mm256_unpacklo_epi8(r0, r1), y = _mm256_unpacklo_epi8(r2, r3);
     const __m256i z = _mm256_unpackhi_epi8(r0, r1), w = _mm256_unpackhi_epi8(r2, r3);
     const __m256i quad[4] = {_mm256_unpacklo_epi16(x, y), _mm256_unpackhi_epi16(x, y),
@@ -84,12 +77,12 @@ TQ_INLINE void order_4(__m256 *a, __m256 *b)
 }
 
 /* 8 bytes a group. A dword has byte c of the rows, its field f is element 4c + f. */
-TQ_INLINE void expand_2(uint8_t *a, uint8_t *b, const uint8_t *const row[4], __m256i book)
+TQ_INLINE void expand_2(uint8_t *a, uint8_t *b, const uint8_t *row, size_t stride, __m256i book)
 {
     const __m256i mask = _mm256_set1_epi8(3);
     __m256i r[4];
-    TQ_UNROLL_FOR (int i = 0; i < 4; i++) {
-        const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)row[i]);
+    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
+        const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)(row + i * stride));
         r[i] = _mm256_permute4x64_epi64(_mm256_castsi128_si256(x), 0x10);
     }
     const __m256i x = _mm256_unpacklo_epi8(r[0], r[1]), y = _mm256_unpacklo_epi8(r[2], r[3]);
@@ -114,7 +107,7 @@ TQ_INLINE void order_2(__m256 *a, __m256 *b)
 /* Words of pairs of 3-bit codes of two tokens, 6 bits in a byte each, low byte: first token. Pair p
  * is at stream bit 6p, in bytes 6p/8 and the next; multiplication by a power of two moves it to
  * bit 0 of the upper half of the product or to bit 8 of the lower. x0 and x1: 16 bytes of the
- * tokens, in both lanes; gather0 and gather1: the words of the pairs, for even pairs of fours
+ * tokens, in both lanes; gather0 and gather1: the words of the pairs, for even pairs of wide
  * gather0 has the first byte in the upper half. */
 TQ_INLINE __m256i pairs_3(__m256i x0, __m256i x1, __m256i gather0, __m256i gather1)
 {
@@ -143,7 +136,7 @@ TQ_INLINE void expand_3_group(uint8_t *dst, const __m256i x[4], __m256i gather0,
 
 /* 12 bytes a group. Loads of 16 begin with the first group and end with the second. Low lane: pairs
  * 0..3 and 8..11, high lane: 4..7 and 12..15. */
-TQ_INLINE void expand_3(uint8_t *a, uint8_t *b, const uint8_t *const row[4], __m256i book)
+TQ_INLINE void expand_3(uint8_t *a, uint8_t *b, const uint8_t *row, size_t stride, __m256i book)
 {
     const __m256i gather1 = _mm256_setr_epi8(0, 1, 0, 1, 1, 2, 2, 3, 6, 7, 6, 7, 7, 8, 8, 9, 3, 4,
                                              3, 4, 4, 5, 5, 6, 9, 10, 9, 10, 10, 11, 11, 12);
@@ -151,12 +144,13 @@ TQ_INLINE void expand_3(uint8_t *a, uint8_t *b, const uint8_t *const row[4], __m
                                              3, 3, 4, 4, 5, 5, 6, -1, 9, 9, 10, 10, 11, 11, 12);
     const __m256i four = _mm256_set1_epi8(4);
     __m256i x[4];
-    TQ_UNROLL_FOR (int i = 0; i < 4; i++)
-        x[i] = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)row[i]));
-    expand_3_group(a, x, gather0, gather1, book);
-    TQ_UNROLL_FOR (int i = 0; i < 4; i++)
+    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
         x[i] = _mm256_broadcastsi128_si256(
-            _mm_loadu_si128((const __m128i *)(const void *)(row[i] + 8)));
+            _mm_loadu_si128((const __m128i *)(const void *)(row + i * stride)));
+    expand_3_group(a, x, gather0, gather1, book);
+    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+        x[i] = _mm256_broadcastsi128_si256(
+            _mm_loadu_si128((const __m128i *)(const void *)(row + i * stride + 8)));
     /* -1 becomes 3, any byte: its bits are shifted out. The last word's upper byte would be 16;
      * its pair ends in the lower. */
     expand_3_group(b, x, _mm256_min_epu8(_mm256_add_epi8(gather0, four), _mm256_set1_epi8(15)),
@@ -171,60 +165,24 @@ TQ_INLINE void order_3(__m256 *a, __m256 *b)
     *b = _mm256_permute2f128_ps(low, high, 0x31);
 }
 
-/* ---- Weights --------------------------------------------------------------------------- */
+/* ---- Sums ------------------------------------------------------------------------------ */
 
-/* The larger of numbers >= 0, as their bits: a NaN is the largest. */
-TQ_INLINE __m256 larger(__m256 a, __m256 b)
-{
-    return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_castps_si256(a), _mm256_castps_si256(b)));
-}
+/* What the sums of a group need beside weights. */
+typedef struct ends {
+    int32_t start[4]; /* where a sum starts, of wide ones */
+    float factor[4];  /* what it is multiplied by */
+    float base[4];    /* and what is added then */
+} ends;
 
-/* Largest lane of each of four registers of such numbers. */
-TQ_INLINE __m128 largest(const __m256 x[4])
-{
-    __m256 y = larger(_mm256_unpacklo_ps(x[0], x[1]), _mm256_unpackhi_ps(x[0], x[1]));
-    __m256 z = larger(_mm256_unpacklo_ps(x[2], x[3]), _mm256_unpackhi_ps(x[2], x[3]));
-    y = larger(_mm256_shuffle_ps(y, z, 0x44), _mm256_shuffle_ps(y, z, 0xee));
-    z = _mm256_permute2f128_ps(y, y, 1);
-    return _mm256_castps256_ps128(larger(y, z));
-}
+/* Weights of a group. */
+typedef union weights {
+    uint8_t w8[TQ_SUM_ROWS * TQ_TILE];
+    int16_t w16[TQ_SUM_ROWS * TQ_TILE]; /* wide of each 16 in the order 0, 2, 1, 3, tokens too */
+} weights;
 
-/* Rounding of the weights of up to four rows. */
-typedef struct steps {
-    float up[4]; /* a weight times the scale of a group times this is an integer */
-    __m128 down; /* what an integer stands for */
-} steps;
-
-/* The largest weight times bound [64], the scales of one or more groups, becomes 32767. Only tokens
- * that a row sees count, so that a query rounds alike alone and in a batch. */
-TQ_INLINE void find_steps(steps *out, const float *w, const float *bound, const uint32_t rows)
-{
-    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-    __m256 peak[4];
-    TQ_UNROLL_FOR (uint32_t r = 0; r < 4; r++)
-        peak[r] = _mm256_setzero_ps();
-    TQ_UNROLL_FOR (uint32_t t = 0; t < TQ_TILE; t += 8) {
-        const __m256 b = _mm256_loadu_ps(bound + t);
-        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-            const __m256 x = _mm256_mul_ps(_mm256_loadu_ps(w + r * TQ_TILE + t), b);
-            peak[r] = larger(_mm256_and_ps(x, magnitude), peak[r]);
-        }
-    }
-    const __m128 most = largest(peak);
-    /* Below, the quotient could overflow; beside any other tile it is 0. Above: a NaN or Inf of
-     * weights or hostile scales must show in the result. */
-    const __m128 seen = _mm_cmpge_ps(most, _mm_set1_ps(0x1p-90f));
-    const __m128 finite = _mm_cmple_ps(most, _mm_set1_ps(FLT_MAX));
-    const __m128 up = _mm_div_ps(_mm_set1_ps(32767), most);
-    _mm_storeu_ps(out->up, _mm_and_ps(up, _mm_and_ps(seen, finite)));
-    const __m128 down = _mm_and_ps(_mm_mul_ps(most, _mm_set1_ps(1 / 32767.0f)), seen);
-    out->down = _mm_blendv_ps(_mm_set1_ps(NAN), down, finite);
-}
-
-/* Integers of a group's weights. In w16 [rows][64] the fours of each 16 tokens are in the order 0,
- * 2, 1, 3. Returns the sum of each row. */
-TQ_INLINE __m128i round_weights(int16_t *w16, const steps *by, const float *w, const float *scale,
-                                const uint32_t rows)
+/* int16 of the weights times scale [64]. Returns the sum of each row. */
+TQ_INLINE __m128i round_words(int16_t *w16, const tq_weight_steps *by, const float *w,
+                              const float *scale, const uint32_t rows)
 {
     __m256i sum[4];
     TQ_UNROLL_FOR (uint32_t r = 0; r < 4; r++)
@@ -232,14 +190,16 @@ TQ_INLINE __m128i round_weights(int16_t *w16, const steps *by, const float *w, c
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
         const __m256 up = _mm256_broadcast_ss(by->up + r);
         TQ_UNROLL_FOR (uint32_t t = 0; t < TQ_TILE; t += 16) {
-            const float *p = w + r * TQ_TILE + t;
-            const __m256 x =
-                _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(p), up), _mm256_loadu_ps(scale + t));
-            const __m256 y = _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(p + 8), up),
-                                           _mm256_loadu_ps(scale + t + 8));
-            const __m256i z = _mm256_packs_epi32(_mm256_cvtps_epi32(x), _mm256_cvtps_epi32(y));
-            _mm256_storeu_si256((__m256i *)(void *)(w16 + r * TQ_TILE + t), z);
-            sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(z, _mm256_set1_epi16(1)));
+            __m256i x[2];
+            TQ_UNROLL_FOR (uint32_t i = 0; i < 2; i++) {
+                const __m256 s = _mm256_mul_ps(up, _mm256_loadu_ps(scale + t + 8 * i));
+                const float *p = w + r * TQ_TILE + t + 8 * i;
+                x[i] = _mm256_cvtps_epi32(_mm256_mul_ps(s, _mm256_loadu_ps(p)));
+                x[i] = _mm256_shuffle_epi32(x[i], 0xd8);
+            }
+            const __m256i y = _mm256_packs_epi32(x[0], x[1]);
+            _mm256_storeu_si256((__m256i *)(void *)(w16 + r * TQ_TILE + t), y);
+            sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(y, _mm256_set1_epi16(1)));
         }
     }
     const __m256i all =
@@ -247,11 +207,9 @@ TQ_INLINE __m128i round_weights(int16_t *w16, const steps *by, const float *w, c
     return _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
 }
 
-/* ---- Sums ------------------------------------------------------------------------------ */
-
-/* A quad: x of 16 elements, its weights at w16. */
-TQ_INLINE void step(__m256i sum[MAX_ROWS][2], const int16_t *w16, const uint8_t *x,
-                    const uint32_t rows)
+/* A quad of wide numbers: x of 16 elements, its weights at w16. */
+TQ_INLINE void wide_step(__m256i sum[TQ_SUM_ROWS][2], const int16_t *w16, const uint8_t *x,
+                         const uint32_t rows)
 {
     const __m256i low = _mm256_set1_epi16(255);
     const __m256i a = tq_keep(load32(x)), b = tq_keep(load32(x + 32));
@@ -268,28 +226,25 @@ TQ_INLINE void step(__m256i sum[MAX_ROWS][2], const int16_t *w16, const uint8_t 
     }
 }
 
-/* What the sums of a group need beside weights. */
-typedef struct ends {
-    int32_t start[4]; /* where a sum starts */
-    float factor[4];  /* what it is multiplied by */
-    float base[4];    /* and what is added then */
-} ends;
-
 /* 16 elements of n_units times 16 tokens for `rows` rows. x: half a quad, the next 128 bytes on. */
-TQ_INLINE void block(float *acc, size_t acc_stride, const int16_t *w16, const ends *of,
+TQ_INLINE void block(float *acc, size_t acc_stride, const weights *by, const ends *of,
                      const float *alpha, const uint8_t *x, uint32_t n_units, tq_walk *ahead,
-                     order_fn *order, const uint32_t rows)
+                     order_fn *order, const int wide, const uint32_t rows)
 {
-    __m256i sum[MAX_ROWS][2];
+    __m256i sum[TQ_SUM_ROWS][2];
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
-        sum[r][0] = sum[r][1] = _mm256_set1_epi32(of->start[r]);
-    for (uint32_t i = 0; i < n_units; i++, w16 += 16, x += 4 * QUAD_BYTES) {
-        tq_walk_on(ahead);
-        step(sum, w16, x, rows);
-        step(sum, w16 + 8, x + QUAD_BYTES, rows);
-        step(sum, w16 + 4, x + 2 * QUAD_BYTES, rows);
-        step(sum, w16 + 12, x + 3 * QUAD_BYTES, rows);
-    }
+        sum[r][0] = sum[r][1] = _mm256_set1_epi32(wide ? of->start[r] : 0);
+    tq_walk_on(ahead);
+    if (wide)
+        for (uint32_t i = 0; i < n_units; i++, x += 4 * QUAD_BYTES) {
+            const int16_t *w16 = by->w16 + 16 * i;
+            wide_step(sum, w16, x, rows);
+            wide_step(sum, w16 + 8, x + QUAD_BYTES, rows);
+            wide_step(sum, w16 + 4, x + 2 * QUAD_BYTES, rows);
+            wide_step(sum, w16 + 12, x + 3 * QUAD_BYTES, rows);
+        }
+    else
+        tq_sum_quads(sum, by->w8, x, QUAD_BYTES, n_units, 1, rows);
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
         const __m256 f = _mm256_set1_ps(of->factor[r]), y = _mm256_set1_ps(of->base[r]);
         const __m256 al = _mm256_broadcast_ss(alpha + r);
@@ -307,26 +262,37 @@ TQ_INLINE void block(float *acc, size_t acc_stride, const int16_t *w16, const en
 TQ_INLINE void two_groups(float *acc, size_t acc_stride, const float *w, const float *alpha,
                           const uint8_t *quads, const float *const scale[2],
                           const float *const offset[2], const float *bound, uint32_t n_units,
-                          tq_walk *ahead, const coarse *f, order_fn *order, const uint32_t rows)
+                          tq_walk *ahead, const coarse *f, order_fn *order, const int wide,
+                          const uint32_t rows)
 {
-    steps by;
+    tq_weight_steps by;
     TQ_UNROLL_FOR (uint32_t g = 0; g < 2; g++) {
-        int16_t w16[MAX_ROWS * TQ_TILE];
-        ends of;
+        weights words;
+        ends of = {.base = {0}};
+        __m128 down;
         if (g == 0 || !bound)
-            find_steps(&by, w, bound ? bound : scale[g], rows);
-        const __m128i sum = round_weights(w16, &by, w, scale[g], rows);
-        _mm_storeu_si128((__m128i *)(void *)of.start,
-                         _mm_sub_epi32(_mm_setzero_si128(), _mm_slli_epi32(sum, 7)));
-        _mm_storeu_ps(of.factor, _mm_mul_ps(by.down, _mm_set1_ps(f->unit)));
-        _mm_storeu_ps(of.base,
-                      _mm_mul_ps(_mm_mul_ps(by.down, _mm_set1_ps(f->mean)), _mm_cvtepi32_ps(sum)));
+            tq_find_steps(&by, w, bound ? bound : scale[g], wide ? 32767 : TQ_WEIGHT_TOP, rows);
+        if (wide) {
+            const __m128i sum = round_words(words.w16, &by, w, scale[g], rows);
+            down = by.down;
+            _mm_storeu_si128((__m128i *)(void *)of.start,
+                             _mm_sub_epi32(_mm_setzero_si128(), _mm_slli_epi32(sum, 7)));
+            _mm_storeu_ps(of.base,
+                          _mm_mul_ps(_mm_mul_ps(down, _mm_set1_ps(f->mean)), _mm_cvtepi32_ps(sum)));
+        } else {
+            down = tq_round_bytes(words.w8, &by, w, scale[g], rows);
+            if (f->mean != 0)
+                TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+                    of.base[r] = f->mean * tq_dot_tile(w + r * TQ_TILE, scale[g]);
+        }
+        _mm_storeu_ps(of.factor, _mm_mul_ps(down, _mm_set1_ps(f->unit)));
         if (offset[g])
             TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
                 of.base[r] = tq_dot_tile(w + r * TQ_TILE, offset[g]);
         for (uint32_t half = 0; half < 2; half++)
-            block(acc + g * GROUP + half * 16, acc_stride, w16, &of, alpha,
-                  quads + g * QUADS * QUAD_BYTES + half * HALF_BYTES, n_units, ahead, order, rows);
+            block(acc + g * GROUP + half * 16, acc_stride, &words, &of, alpha,
+                  quads + g * QUADS * QUAD_BYTES + half * HALF_BYTES, n_units, ahead, order, wide,
+                  rows);
     }
 }
 
@@ -334,11 +300,12 @@ TQ_INLINE void two_groups(float *acc, size_t acc_stride, const float *w, const f
 TQ_INLINE void weigh_rows(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
                           const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n,
                           const float *scale, const float *offset, const float *bound,
-                          const coarse *f, expand_fn *expand, order_fn *order, const uint32_t bits)
+                          const coarse *f, expand_fn *expand, order_fn *order, const uint32_t bits,
+                          const int wide)
 {
     const uint32_t n_groups = v->dim / GROUP, n_units = (n + 15) / 16;
     uint8_t quads[2 * QUADS * QUAD_BYTES];
-    tq_walk ahead = tq_walk_begin(values, n_groups * 2 * n_units); /* rows 0..3 do it */
+    tq_walk ahead = tq_walk_begin(values, n_groups * 2); /* rows 0..3 do it */
     for (uint32_t g = 0; g < n_groups; g += 2) {
         const uint8_t *codes = values.codes + (size_t)g * (GROUP / 8) * bits;
         const float *s[2], *o[2];
@@ -348,18 +315,23 @@ TQ_INLINE void weigh_rows(const tq_codec *v, float *acc, size_t acc_stride, cons
             o[i] = offset ? offset + at : NULL;
         }
         for (uint32_t q = 0; q < 4 * n_units; q++) {
-            const uint8_t *row[4];
-            TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-                const uint32_t t = 4 * q + (i % 2 * 2 + i / 2); /* 0, 2, 1, 3 */
-                row[i] = codes + (t < n ? t : n - 1) * values.codes_stride;
+            const uint8_t *row = codes + (size_t)4 * q * values.codes_stride;
+            size_t stride = values.codes_stride;
+            uint8_t copy[4][GROUP];
+            if (4 * q + 4 > n) { /* tokens from n on repeat the last */
+                for (uint32_t i = 0; i < 4; i++) {
+                    const uint32_t t = 4 * q + i < n ? 4 * q + i : n - 1;
+                    memcpy(copy[i], codes + t * values.codes_stride, GROUP / 4 * bits);
+                }
+                row = copy[0], stride = GROUP;
             }
-            expand(quads + q * QUAD_BYTES, quads + (QUADS + q) * QUAD_BYTES, row, f->book);
+            expand(quads + q * QUAD_BYTES, quads + (QUADS + q) * QUAD_BYTES, row, stride, f->book);
         }
-        for (uint32_t r = 0; r < n_rows; r += MAX_ROWS) {
+        for (uint32_t r = 0; r < n_rows; r += TQ_SUM_ROWS) {
             float *dst = acc + r * acc_stride + (size_t)g * GROUP;
 #define CALL(n_of_rows)                                                                            \
     two_groups(dst, acc_stride, w + r * TQ_TILE, alpha + r, quads, s, o, bound, n_units, &ahead,   \
-               f, order, n_of_rows)
+               f, order, wide, n_of_rows)
             switch (n_rows - r) {
             case 1:
                 CALL(1);
@@ -381,68 +353,76 @@ TQ_INLINE void weigh_rows(const tq_codec *v, float *acc, size_t acc_stride, cons
 
 TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
                      const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n,
-                     const coarse *f, expand_fn *expand, order_fn *order, const uint32_t bits)
+                     const coarse *f, expand_fn *expand, order_fn *order, const uint32_t bits,
+                     const int wide)
 {
     const int has_offset = f->shift > 0;
     float scale[MAX_GROUPS * TQ_TILE], offset[MAX_GROUPS * TQ_TILE];
     tq_load_columns(scale, TQ_TILE, values.scale, values.scale_stride, 0, TQ_TILE, n, v->n_groups);
+    /* Rotated groups are about as large as each other, others need not be. */
+    float bound[TQ_TILE];
+    __m256 signs = _mm256_setzero_ps();
+    for (uint32_t t = 0; t < TQ_TILE; t += 8) {
+        __m256 x = _mm256_setzero_ps();
+        for (uint32_t g = 0; g < v->n_groups; g++) {
+            const __m256 y = _mm256_loadu_ps(scale + g * TQ_TILE + t);
+            x = tq_larger(y, x);
+            signs = _mm256_or_ps(signs, y);
+        }
+        _mm256_storeu_ps(bound + t, x);
+    }
+    if (_mm256_movemask_ps(signs)) {
+        tq_avx2_weigh_decoded(v, acc, acc_stride, w, alpha, n_rows, values, n);
+        return;
+    }
     if (has_offset) {
         tq_load_columns(offset, TQ_TILE, values.zero, values.zero_stride, 0, TQ_TILE, n,
                         v->n_groups);
         tq_shift_offsets(offset, scale, f->shift, v->n_groups);
     }
-    /* Rotated groups are about as large as each other, others need not be. */
-    float bound[TQ_TILE];
-    for (uint32_t t = 0; v->rotated && t < TQ_TILE; t += 8) {
-        const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-        __m256 x = _mm256_setzero_ps();
-        for (uint32_t g = 0; g < v->n_groups; g++)
-            x = larger(_mm256_and_ps(_mm256_loadu_ps(scale + g * TQ_TILE + t), magnitude), x);
-        _mm256_storeu_ps(bound + t, x);
-    }
     weigh_rows(v, acc, acc_stride, w, alpha, n_rows, values, n, scale, has_offset ? offset : NULL,
-               v->rotated ? bound : NULL, f, expand, order, bits);
+               v->rotated ? bound : NULL, f, expand, order, bits, wide);
 }
 
-/* Centroids (format.md 7.4) as bytes: the integers and unit whose rounding has the least square on
- * normal values, 1.5e-5, 5e-5 and 1.8e-3 of the square of the format's own error. Least squares
- * also keep the gain: centroids are a few percent shorter than the values that they stand for, and
- * a sum over many tokens that is shorter still is what a model feels most. What is left of the mean
- * is added apart. Codes of fewer bits repeat. */
-static const uint8_t book_v2[16] = {3, 90, 165, 253, 3, 90, 165, 253,
-                                    3, 90, 165, 253, 3, 90, 165, 253};
-static const uint8_t book_v3[16] = {14, 57, 88, 115, 141, 168, 199, 242,
-                                    14, 57, 88, 115, 141, 168, 199, 242};
-static const uint8_t book_v4[16] = {13,  41,  60,  75,  88,  100, 111, 122,
-                                    133, 144, 155, 167, 180, 195, 214, 241};
-static const uint8_t book_uniform4[16] = {120, 121, 122, 123, 124, 125, 126, 127,
-                                          128, 129, 130, 131, 132, 133, 134, 135};
+/* Centroids (format.md 7.4) as small numbers: those, unit and mean, whose rounding has the least
+ * square on normal values: 3e-5, 1.7e-3 and 1.8e-3 of the square of the format's own error. Least
+ * squares also keep the gain: centroids are a few percent shorter than the values that they stand
+ * for, and a sum over many tokens that is shorter still is what a model feels most. Codes of fewer
+ * bits repeat. */
+static const int8_t numbers_2[16] = {-10, -3, 3, 10, -10, -3, 3, 10,
+                                     -10, -3, 3, 10, -10, -3, 3, 10};
+static const int8_t numbers_3[16] = {-26, -16, -9, -3, 3, 9, 16, 26,
+                                     -26, -16, -9, -3, 3, 9, 16, 26};
+static const uint8_t numbers_4[16] = {13,  41,  60,  75,  88,  100, 111, 122,
+                                      133, 144, 155, 167, 180, 195, 214, 241};
 
-TQ_INLINE __m256i load_book(const uint8_t *book)
+TQ_INLINE __m256i load_numbers(const void *number)
 {
-    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)book));
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)number));
 }
 
-#define LLOYD_KERNEL(bits, unit, mean)                                                             \
+#define LLOYD_KERNEL(bits, unit, mean, wide)                                                       \
     void tq_avx2_weigh_v##bits(const tq_codec *v, float *acc, size_t acc_stride, const float *w,   \
                                const float *alpha, uint32_t n_rows, tq_const_planes values,        \
                                uint32_t n)                                                         \
     {                                                                                              \
-        const coarse f = {load_book(book_v##bits), unit, mean, 0};                                 \
+        const coarse f = {load_numbers(numbers_##bits), unit, mean, 0};                            \
         weigh(v, acc, acc_stride, w, alpha, n_rows, values, n, &f, expand_##bits, order_##bits,    \
-              bits);                                                                               \
+              bits, wide);                                                                         \
     }
 
-LLOYD_KERNEL(2, 0.0121040512f, 0.000468334f)
-LLOYD_KERNEL(3, 0.018901188f, 0)
-LLOYD_KERNEL(4, 0.0240765466f, -0.000278536f)
+LLOYD_KERNEL(2, 0.15130244f, -0.00361424f, 0)
+LLOYD_KERNEL(3, 0.0834568379f, 0, 0)
+LLOYD_KERNEL(4, 0.0240765466f, -0.000278536f, 1)
 
 /* Codes minus 8: their middle goes to the offset. */
 static void weigh_uniform4(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
                            const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n)
 {
-    const coarse f = {load_book(book_uniform4), 1, 0, 8};
-    weigh(v, acc, acc_stride, w, alpha, n_rows, values, n, &f, expand_4, order_4, 4);
+    const __m256i book = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7));
+    const coarse f = {book, 1, 0, 8};
+    weigh(v, acc, acc_stride, w, alpha, n_rows, values, n, &f, expand_4, order_4, 4, 0);
 }
 
 /* Rows of uniform groups may have any multiple of 8 elements. */

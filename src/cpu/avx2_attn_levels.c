@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* avx2_attn_levels.c — weighted sums of norm-codebook and trellis values, for AVX2, in integers.
  *
- * The tokens of a tile become level bytes, four tokens to a lane (avx2_levels.c). The weight of a
+ * The tokens of a tile become level bytes, four tokens to a lane (avx2_levels.c). Levels of up to 4
+ * bits are small numbers and meet byte weights (avx2_attn_sums.h). For others the weight of a
  * token, its scale included, is an int16 with one factor per row and tile, so vpmaddwd weighs two
  * tokens of 8 elements and their sum is exact:
  *     sum[j] += w16[t] * u[t][j] + w16[t+2] * u[t+2][j]     u = level + zero
@@ -11,7 +12,7 @@
  * Option mean: a mean adds the same number to each element of the unrotated row, so it adds
  * mean * w * R(1, 1, ...) to a sum.
  */
-#include "cpu/avx2_attn.h"
+#include "cpu/avx2_attn_sums.h"
 #include "cpu/avx2_levels.h"
 #include "rotate.h"
 
@@ -116,6 +117,28 @@ TQ_INLINE void weigh_rows(float *acc, size_t acc_stride, const int16_t *w16, con
     }
 }
 
+/* The same of small levels, signed, by bytes. */
+TQ_INLINE void weigh_small(float *acc, size_t acc_stride, const uint8_t *w8, __m128 factor4,
+                           const float *alpha, const uint8_t *level, uint32_t quads, uint32_t dim,
+                           tq_walk *ahead, const int fours, const uint32_t rows)
+{
+    float factor[4];
+    _mm_storeu_ps(factor, factor4);
+    for (uint32_t block = 0; block * 16 < TQ_LEVEL_WIDTH(dim);
+         block++, level += (size_t)quads * 64) {
+        const uint32_t j = block / 2 * 32 + block % 2 * 8;
+        __m256i sum[TQ_SUM_ROWS][2];
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+            sum[r][0] = sum[r][1] = _mm256_setzero_si256();
+        if (block % 2 == 0)
+            tq_walk_on(ahead);
+        tq_sum_quads(sum, w8, level, 64, quads / 4, fours, rows);
+        if (j < dim)
+            TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+                finish(acc + r * acc_stride + j, sum[r], factor[r], alpha + r, j + 16 < dim);
+    }
+}
+
 /* Those of the tokens of a tile add the same to each element of the unrotated rows. */
 void tq_avx2_add_means(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
                        uint32_t n_rows, tq_const_planes values, uint32_t n)
@@ -138,39 +161,97 @@ void tq_avx2_add_means(const tq_codec *v, float *acc, size_t acc_stride, const f
     }
 }
 
+/* Is a sign bit set? */
+TQ_INLINE int any_negative(const float scale[TQ_TILE])
+{
+    __m256 x = _mm256_loadu_ps(scale);
+    for (uint32_t t = 8; t < TQ_TILE; t += 8)
+        x = _mm256_or_ps(x, _mm256_loadu_ps(scale + t));
+    return _mm256_movemask_ps(x) != 0;
+}
+
+/* Level bytes of a step, [blocks][quads][64], for rows that are handled four at a time. */
+typedef struct tile_step {
+    const uint8_t *level;
+    uint32_t t, quads; /* from token t on; small levels: a multiple of 4 */
+    tq_walk *ahead;
+} tile_step;
+
+TQ_INLINE void step_wide(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
+                         const float *alpha, const float *scale, uint32_t n,
+                         const tq_level_source *source, const tile_step *st, const uint32_t rows)
+{
+    tq_weights of;
+    tq_avx2_round_weights(&of, w, scale, source->unit, n, rows);
+    weigh_rows(acc, acc_stride, of.w16 + st->t, of.factor, alpha, st->level, st->quads, v->dim,
+               st->ahead, source->zero, rows);
+}
+
+TQ_INLINE void step_small(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
+                          const float *alpha, const float *scale, const tq_level_source *source,
+                          const tile_step *st, const uint32_t rows)
+{
+    uint8_t w8[TQ_SUM_ROWS * TQ_TILE];
+    tq_weight_steps by;
+    tq_find_steps(&by, w, scale, TQ_WEIGHT_TOP, rows);
+    const __m128 down = tq_round_bytes(w8, &by, w, scale, rows);
+    const __m128 factor = _mm_mul_ps(down, _mm_set1_ps(source->unit));
+    if (v->bits <= 3)
+        weigh_small(acc, acc_stride, w8 + st->t, factor, alpha, st->level, st->quads, v->dim,
+                    st->ahead, 1, rows);
+    else
+        weigh_small(acc, acc_stride, w8 + st->t, factor, alpha, st->level, st->quads, v->dim,
+                    st->ahead, 0, rows);
+}
+
 void tq_avx2_weigh_norm(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
                         const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n)
 {
     static const float one[MAX_ROWS] = {1, 1, 1, 1};
     uint8_t level[TQ_LEVEL_ROOM] __attribute__((aligned(32)));
-    float scale[TQ_TILE] = {0};
+    float scale[TQ_TILE];
     const uint32_t dim = v->dim, step = tq_quad_tokens(dim);
     tq_level_source source;
     tq_walk ahead = tq_walk_scales_first(values, tq_quad_steps(dim, n));
 
-    tq_avx2_level_source(&source, v);
+    tq_avx2_level_source(&source, v, v->bits <= 4);
+    tq_avx2_take_fifth_bits(&source);
     tq_avx2_token_scales(scale, values.scale, values.scale_stride, 0, n);
+    for (uint32_t t = (n + 7) / 8 * 8; t < TQ_TILE; t++)
+        scale[t] = 0;
+    if (source.small && any_negative(scale)) {
+        tq_avx2_weigh_decoded(v, acc, acc_stride, w, alpha, n_rows, values, n);
+        return;
+    }
     for (uint32_t t = 0; t < n; t += step) {
-        const uint32_t m = n - t < step ? n - t : step, quads = (m + 3) / 4;
-        tq_avx2_level_quads(level, &source, values, t, m, &ahead);
-        for (uint32_t r = 0; r < n_rows;) {
-            const uint32_t rows = n_rows - r < MAX_ROWS ? n_rows - r : MAX_ROWS;
+        const uint32_t m = n - t < step ? n - t : step;
+        const tile_step st = {level, t, source.small ? (m + 15) / 16 * 4 : (m + 3) / 4, &ahead};
+        tq_avx2_level_quads(level, &source, values, t, m, st.quads, &ahead);
+        for (uint32_t r = 0; r < n_rows; r += MAX_ROWS) {
             float *dst = acc + r * acc_stride;
-            tq_weights of;
-            tq_avx2_round_weights(&of, w + r * TQ_TILE, scale, source.unit, n, rows);
+            const float *al = t ? one : alpha + r;
 #define CALL(n_of_rows)                                                                            \
-    weigh_rows(dst, acc_stride, of.w16 + t, of.factor, t ? one : alpha + r, level, quads, dim,     \
-               &ahead, source.zero, n_of_rows)
-            if (rows == 4)
-                CALL(4);
-            else if (rows == 3)
-                CALL(3);
-            else if (rows == 2)
-                CALL(2);
-            else
+    do {                                                                                           \
+        if (!source.small)                                                                         \
+            step_wide(v, dst, acc_stride, w + r * TQ_TILE, al, scale, n, &source, &st, n_of_rows); \
+        else                                                                                       \
+            step_small(v, dst, acc_stride, w + r * TQ_TILE, al, scale, &source, &st, n_of_rows);   \
+    } while (0)
+            switch (n_rows - r) {
+            case 1:
                 CALL(1);
+                break;
+            case 2:
+                CALL(2);
+                break;
+            case 3:
+                CALL(3);
+                break;
+            default:
+                CALL(4);
+                break;
+            }
 #undef CALL
-            r += rows;
         }
     }
     if (v->zero_bytes)

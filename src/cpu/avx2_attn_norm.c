@@ -105,7 +105,7 @@ void tq_avx2_prep_norm(const tq_codec *k, void *prep, const float *q, uint32_t n
         tq_avx2_prep_rotated(k, prep, q, n_rows);
         return;
     }
-    tq_avx2_level_source(&source, k);
+    tq_avx2_level_source(&source, k, 0);
     while (n_rows > 0) {
         const uint32_t rows = tq_query_rows(n_rows), real = rows < n_rows ? rows : n_rows;
         tq_query_head *head = (tq_query_head *)(void *)out;
@@ -226,7 +226,8 @@ void tq_avx2_score_norm(const tq_codec *k, float *s, const void *prep, uint32_t 
         tq_avx2_score_decoded(k, s, prep, n_rows, keys, n);
         return;
     }
-    tq_avx2_level_source(&source, k);
+    tq_avx2_level_source(&source, k, 0);
+    tq_avx2_take_fifth_bits(&source);
     tq_walk ahead = tq_walk_scales_first(keys, tq_turned_steps(&source, n));
     for (uint32_t t = 0; t < n; t += TQ_TURNED_TOKENS) {
         const uint32_t m = n - t < TQ_TURNED_TOKENS ? n - t : TQ_TURNED_TOKENS;

@@ -5,7 +5,9 @@
  * Codes of up to 4 bits, and level numbers of a trellis of up to 3, are nibbles: byte i of a row
  * holds those of elements i and i + dim / 2, as the 4-bit plane does anyway. They are put in order
  * while they are still packed, half the shuffles of doing it with levels, and one byte shuffle
- * then turns them into levels. Other rows become levels first, in the first cache.
+ * then turns them into levels. A trellis of 4 bits at dimension 128 has a fifth bit of each number
+ * in a plane of its own, byte p, bit r for place p of run r (avx2_runs.h): it is put in order
+ * beside its nibbles, once for all runs. Other rows become levels first, in the first cache.
  */
 #include "cpu/avx2_levels.h"
 #include "codebook.h"
@@ -30,29 +32,37 @@ TQ_INLINE __m128i load128(const void *p)
 
 /* ---- Source ---------------------------------------------------------------------------- */
 
-static int largest_level(const tq_codec *c, int trellis)
+void tq_avx2_level_source(tq_level_source *s, const tq_codec *c, int is_signed)
 {
+    const int trellis = c->format >= TQ_FMT_TCQ2 && c->format <= TQ_FMT_TCQ6;
+    const tq_codebook *book = trellis ? NULL : tq_codebook_get(c->bits);
+    const tq_trellis *code = trellis ? tq_trellis_get(c->bits) : NULL;
+
+    s->codec = c;
+    s->trellis = trellis;
+    s->fifth = 0;
+    s->nibbles = c->bits <= (trellis ? 3u : 4u) && c->dim % 64 == 0;
+    s->in_place = !trellis && (c->bits == 4 ? s->nibbles : c->bits == 8 && c->dim % 32 == 0);
+    s->small = c->bits <= 4;
+    if (is_signed)
+        s->zero = 0;
+    else if (!s->small)
+        s->zero = 128;
+    else
+        s->zero = (uint8_t)(trellis ? code->levels[(2u << c->bits) - 1]
+                                    : book->levels[book->n_levels - 1]);
+    s->add = _mm256_set1_epi8((char)(s->in_place ? s->zero : 0));
+    s->unit = trellis ? code->unit : book->unit;
     if (trellis)
-        return tq_trellis_get(c->bits)->levels[(2u << c->bits) - 1];
-    const tq_codebook *book = tq_codebook_get(c->bits);
-    return book->levels[book->n_levels - 1];
+        s->tables = tq_avx2_trellis_tables(code, s->zero);
+    else if (c->bits <= 6)
+        s->tables = tq_avx2_norm_tables(book, s->zero);
+    s->table = s->tables.t[0];
 }
 
-void tq_avx2_level_source(tq_level_source *s, const tq_codec *c)
+void tq_avx2_take_fifth_bits(tq_level_source *s)
 {
-    s->codec = c;
-    s->trellis = c->format >= TQ_FMT_TCQ2 && c->format <= TQ_FMT_TCQ6;
-    s->nibbles = c->bits <= (s->trellis ? 3u : 4u) && c->dim % 64 == 0;
-    s->in_place = !s->trellis && (c->bits == 4 ? s->nibbles : c->bits == 8 && c->dim % 32 == 0);
-    s->small = c->bits <= 4;
-    s->zero = (uint8_t)(s->small ? largest_level(c, s->trellis) : 128);
-    s->add = _mm256_set1_epi8((char)(s->in_place ? s->zero : 0));
-    s->unit = s->trellis ? tq_trellis_get(c->bits)->unit : tq_codebook_get(c->bits)->unit;
-    if (s->trellis)
-        s->tables = tq_avx2_trellis_tables(tq_trellis_get(c->bits), s->zero);
-    else if (c->bits <= 6)
-        s->tables = tq_avx2_norm_tables(tq_codebook_get(c->bits), s->zero);
-    s->table = s->tables.t[0];
+    s->fifth = s->trellis && s->codec->bits == 4 && s->codec->dim == 128;
 }
 
 /* ---- Rows ------------------------------------------------------------------------------ */
@@ -114,9 +124,10 @@ void tq_avx2_level_rows(const uint8_t **row, uint8_t *room, const tq_level_sourc
 {
     const tq_codec *c = s->codec;
     const uint8_t *codes = rows.codes + t * rows.codes_stride, *at = room;
-    size_t stride = (s->nibbles ? c->dim / 2 : TQ_LEVEL_WIDTH(c->dim)) + PAD;
+    const int nibbles = s->nibbles || s->fifth;
+    size_t stride = (nibbles ? c->dim / 2 : TQ_LEVEL_WIDTH(c->dim)) + PAD;
 
-    if (s->nibbles && s->trellis)
+    if (nibbles && s->trellis)
         tq_avx2_trellis_nibbles(room, stride, codes, rows.codes_stride, c->bits, c->dim, n);
     else if (s->trellis)
         tq_avx2_trellis_levels((int8_t *)room, stride, codes, rows.codes_stride, &s->tables,
@@ -132,8 +143,30 @@ void tq_avx2_level_rows(const uint8_t **row, uint8_t *room, const tq_level_sourc
         rows_nibbles(room, stride, codes, rows.codes_stride, c->dim, n, 3);
     else
         rows_nibbles(room, stride, codes, rows.codes_stride, c->dim, n, 2);
-    for (uint32_t i = 0; i < ROWS; i++)
-        row[i] = at + (i < n ? i : n - 1) * stride;
+    for (uint32_t i = 0; i < n; i++, at += stride)
+        row[i] = at;
+    for (uint32_t i = n; i < ROWS; i++)
+        row[i] = row[n - 1];
+}
+
+enum { RUN = 16 }; /* places of a run at dimension 128 */
+
+/* Where the fifth bits of the tokens of tq_avx2_level_rows are. */
+TQ_INLINE void fifth_rows(const uint8_t **plane, tq_const_planes rows, uint32_t t, uint32_t n)
+{
+    const uint8_t *at = rows.codes + t * rows.codes_stride + 2 * RUN;
+    for (uint32_t i = 0; i < n; i++, at += rows.codes_stride)
+        plane[i] = at;
+    for (uint32_t i = n; i < ROWS; i++)
+        plane[i] = plane[n - 1];
+}
+
+/* Levels of the nibbles of x, whose fifth bits are the top bits of the bytes of `bit`. */
+TQ_INLINE __m256i fifth_levels(__m256i x, __m256i bit, const __m256i *table)
+{
+    const __m256i low = _mm256_and_si256(x, _mm256_set1_epi8(15));
+    return _mm256_blendv_epi8(_mm256_shuffle_epi8(table[0], low),
+                              _mm256_shuffle_epi8(table[1], low), bit);
 }
 
 /* ---- Tokens as lanes ------------------------------------------------------------------- */
@@ -164,6 +197,29 @@ TQ_INLINE __m256i upper_levels(__m256i x, __m256i table)
     return lower_levels(_mm256_srli_epi16(x, 4), table);
 }
 
+/* Rows of 128 with fifth bits: nibbles of 16 tokens in row, the bits in plane. */
+TQ_INLINE void turn_fifth(uint8_t *dst, const uint8_t *const *row, const uint8_t *const *plane,
+                          const __m256i *table, tq_walk *ahead)
+{
+    for (uint32_t k = 0; k < 2; k++) {
+        __m256i bits[4];
+        turn(bits, plane + 8 * k, 0);
+        TQ_UNROLL_FOR (uint32_t r = 0; r < 4; r++) {
+            uint8_t *to = dst + (size_t)r * RUN * 16 + 32 * k;
+            __m256i x[4];
+            tq_walk_on(ahead);
+            turn(x, row + 8 * k, r * RUN);
+            TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
+                const __m256i lower = _mm256_slli_epi16(bits[i], 7 - (int)r);
+                const __m256i upper = _mm256_slli_epi16(bits[i], 3 - (int)r);
+                store256(to + 64 * i, fifth_levels(x[i], lower, table));
+                store256(to + 64 * i + 64 * 16,
+                         fifth_levels(_mm256_srli_epi16(x[i], 4), upper, table));
+            }
+        }
+    }
+}
+
 void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
                            uint32_t n, tq_walk *ahead)
 {
@@ -172,6 +228,12 @@ void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_const_plan
     const uint32_t half = s->codec->dim / 2, width = TQ_LEVEL_WIDTH(s->codec->dim);
 
     tq_avx2_level_rows(row, room, s, rows, t, n);
+    if (s->fifth) {
+        const uint8_t *plane[ROWS];
+        fifth_rows(plane, rows, t, n);
+        turn_fifth(dst, row, plane, s->tables.t, ahead);
+        return;
+    }
     if (s->nibbles) {
         const __m256i table = s->table;
         for (uint32_t j = 0; j < half; j += 16) {
@@ -215,21 +277,58 @@ TQ_INLINE void interleave(__m256i out[4], const uint8_t *const *row, uint32_t at
     out[3] = _mm256_unpackhi_epi16(c, d);
 }
 
+/* Four rows of 128 with fifth bits. A register of nibbles has run r in its lower lane and r + 1 in
+ * the upper one. */
+TQ_INLINE void interleave_fifth(uint8_t *to, size_t block, const uint8_t *const *row,
+                                const uint8_t *const *plane, const __m256i *table)
+{
+    __m256i y[4], bits[4];
+    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+        y[i] = _mm256_broadcastsi128_si256(load128(plane[i]));
+    const __m256i a = _mm256_unpacklo_epi8(y[0], y[1]), b = _mm256_unpacklo_epi8(y[2], y[3]);
+    const __m256i c = _mm256_unpackhi_epi8(y[0], y[1]), d = _mm256_unpackhi_epi8(y[2], y[3]);
+    bits[0] = _mm256_unpacklo_epi16(a, b);
+    bits[1] = _mm256_unpackhi_epi16(a, b);
+    bits[2] = _mm256_unpacklo_epi16(c, d);
+    bits[3] = _mm256_unpackhi_epi16(c, d);
+    TQ_UNROLL_FOR (int r = 0; r < 4; r += 2, to += 2 * block) {
+        const __m256i lower =
+            _mm256_setr_epi32(7 - r, 7 - r, 7 - r, 7 - r, 6 - r, 6 - r, 6 - r, 6 - r);
+        const __m256i upper =
+            _mm256_setr_epi32(3 - r, 3 - r, 3 - r, 3 - r, 2 - r, 2 - r, 2 - r, 2 - r);
+        __m256i x[4];
+        interleave(x, row, (uint32_t)r * RUN);
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
+            uint8_t *at = to + i / 2 * block + 32 * (i % 2);
+            store256(at, fifth_levels(x[i], _mm256_sllv_epi32(bits[i], lower), table));
+            store256(at + 4 * block, fifth_levels(_mm256_srli_epi16(x[i], 4),
+                                                  _mm256_sllv_epi32(bits[i], upper), table));
+        }
+    }
+}
+
 void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
-                         uint32_t n, tq_walk *ahead)
+                         uint32_t n, uint32_t quads, tq_walk *ahead)
 {
     uint8_t room[TQ_ROWS_ROOM];
-    const uint8_t *row[ROWS];
+    const uint8_t *row[ROWS], *plane[ROWS];
     const uint32_t half = s->codec->dim / 2, width = TQ_LEVEL_WIDTH(s->codec->dim);
-    const size_t block = (size_t)(n + 3) / 4 * 64;
+    const size_t block = (size_t)quads * 64;
 
     for (uint32_t done = 0; done < n; done += ROWS) {
         const uint32_t left = n - done < ROWS ? n - done : ROWS;
+        const uint32_t end = quads * 4 - done < ROWS ? quads * 4 - done : ROWS;
         tq_avx2_level_rows(row, room, s, rows, t + done, left);
-        for (uint32_t q = 0; q < left; q += 4) {
+        if (s->fifth)
+            fifth_rows(plane, rows, t + done, left);
+        for (uint32_t q = 0; q < end; q += 4) {
             uint8_t *to = dst + (size_t)(done + q) * 16;
             __m256i x[4];
             tq_walk_on(ahead);
+            if (s->fifth) {
+                interleave_fifth(to, block, row + q, plane + q, s->tables.t);
+                continue;
+            }
             for (uint32_t j = 0; s->nibbles && j < half; j += 32, to += 2 * block) {
                 uint8_t *upper = to + half / 16 * block;
                 interleave(x, row + q, j);
@@ -252,14 +351,14 @@ void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes
 
 void tq_avx2_token_scales(float *dst, const uint8_t *plane, size_t stride, uint32_t t, uint32_t n)
 {
+    uint16_t h[8];
+    uint32_t i = 0;
     plane += t * stride;
-    for (uint32_t i = 0; i < n; i += 8) {
-        uint16_t h[8];
-        if (stride == sizeof h[0] && n - i >= 8)
-            memcpy(h, plane + i * stride, sizeof h);
-        else
-            for (uint32_t k = 0; k < 8; k++)
-                memcpy(&h[k], plane + (i + k < n ? i + k : n - 1) * stride, sizeof h[k]);
+    for (; stride == sizeof h[0] && i + 8 <= n; i += 8)
+        _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(load128(plane + i * sizeof h[0])));
+    for (; i < n; i += 8) {
+        for (uint32_t k = 0; k < 8; k++)
+            memcpy(&h[k], plane + (i + k < n ? i + k : n - 1) * stride, sizeof h[k]);
         _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(load128(h)));
     }
 }

@@ -20,6 +20,7 @@ typedef struct tq_level_source {
     const tq_codec *codec;
     int trellis;
     int nibbles;              /* codes or level numbers are taken as half bytes */
+    int fifth;                /* nibbles, and a fifth bit from its plane in the row */
     int in_place;             /* bytes of a row are taken from where they are */
     __m256i table;            /* nibbles: level bytes, in both halves */
     __m256i add;              /* otherwise: makes level bytes of the bytes of a row */
@@ -29,7 +30,12 @@ typedef struct tq_level_source {
     float unit;               /* of a level, times the row's scale */
 } tq_level_source;
 
-void tq_avx2_level_source(tq_level_source *s, const tq_codec *c);
+/* is_signed: level bytes are levels, zero is 0; for codes of up to 4 bits. */
+void tq_avx2_level_source(tq_level_source *s, const tq_codec *c, int is_signed);
+
+/* Let the functions below take nibbles and fifth bits where they can: less work, and the same level
+ * bytes. tq_avx2_level_rows then gives nibbles. */
+void tq_avx2_take_fifth_bits(tq_level_source *s);
 
 /* A walk of at most n_steps calls of tq_walk_on. The scales, needed first, are asked for first:
  * they are at the end of a side of a page. */
@@ -61,11 +67,12 @@ TQ_INLINE uint32_t tq_turned_steps(const tq_level_source *s, uint32_t n)
 }
 
 /* Level bytes of tokens t .. t + n - 1, n 1..64, four tokens to a lane: dst [width /
- * 16][quads][64], quads = ceil(n / 4). A block of 16 holds, for j = 32 (block / 2) + 8 (block % 2),
- * elements j .. j + 3, j + 16 .. j + 19, j + 4 .. j + 7, j + 20 .. j + 23, in each four tokens.
- * Tokens from n on repeat the last; elements from dim on are junk. dst 32-byte aligned. */
+ * 16][quads][64], quads from ceil(n / 4) to 4 * ceil(n / 16). A block of 16 holds, for j = 32
+ * (block / 2) + 8 (block % 2), elements j .. j + 3, j + 16 .. j + 19, j + 4 .. j + 7, j + 20 .. j +
+ * 23, in each four tokens. Tokens from n on repeat the last; elements from dim on are junk. dst
+ * 32-byte aligned. */
 void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
-                         uint32_t n, tq_walk *ahead);
+                         uint32_t n, uint32_t quads, tq_walk *ahead);
 
 /* Level bytes of norm-codebook by code, of up to 6 bits. */
 tq_trellis_tables tq_avx2_norm_tables(const tq_codebook *book, uint8_t zero);

@@ -153,15 +153,17 @@ TQ_INLINE void norm_row(uint8_t *out, const uint8_t *planes, const __m256i *tabl
 
 tq_trellis_tables tq_avx2_norm_tables(const tq_codebook *book, uint8_t zero)
 {
-    uint8_t all[TQ_TRELLIS_LEVELS] = {0};
+    const uint32_t n = book->n_levels; /* 32 at most: a code is a sign above a magnitude */
+    uint8_t all[64 + 32], plus[32] = {0};
     tq_trellis_tables v;
 
-    for (uint32_t i = 0; i < book->n_levels; i++) {
-        all[i] = (uint8_t)(zero + book->levels[i]);
-        all[book->n_levels + i] = (uint8_t)(zero - book->levels[i]);
-    }
-    for (int i = 0; i < 8; i++)
-        v.t[i] = _mm256_broadcastsi128_si256(tq_load128(all + 16 * i));
+    memcpy(plus, book->levels, n);
+    const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)plus);
+    const __m256i zero8 = _mm256_set1_epi8((char)zero);
+    _mm256_storeu_si256((__m256i *)(void *)all, _mm256_add_epi8(zero8, x));
+    _mm256_storeu_si256((__m256i *)(void *)(all + n), _mm256_sub_epi8(zero8, x));
+    for (uint32_t i = 0; i < 8; i++) /* numbers above the last code are never looked up */
+        v.t[i] = _mm256_broadcastsi128_si256(tq_load128(all + (16 * i < 2 * n ? 16 * i : 0)));
     return v;
 }
 
@@ -220,8 +222,10 @@ void tq_avx2_trellis_nibbles(uint8_t *out, size_t stride, const uint8_t *codes, 
 
     if (bits == 2)
         ROWS(1, 2);
-    else
+    else if (bits == 3)
         ROWS(1, 3);
+    else
+        ROWS(1, 4);
 }
 
 void tq_avx2_norm_wide_levels(uint8_t *out, size_t stride, const uint8_t *codes,

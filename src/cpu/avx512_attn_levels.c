@@ -126,7 +126,7 @@ void TQ_CLUSTER(tq_avx512_score_norm)(const tq_codec *k, float *s, const void *p
         tq_avx2_score_decoded(k, s, prep, n_rows, keys, n);
         return;
     }
-    tq_avx2_level_source(&source, k);
+    tq_avx2_level_source(&source, k, 0);
     tq_walk ahead = tq_walk_scales_first(keys, tq_turned_steps(&source, n));
     for (uint32_t t = 0; t < n; t += TQ_TURNED_TOKENS) {
         const uint32_t m = n - t < TQ_TURNED_TOKENS ? n - t : TQ_TURNED_TOKENS;
@@ -283,7 +283,7 @@ void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_
     tq_level_source source;
     tq_walk ahead = tq_walk_scales_first(values, tq_quad_steps(dim, n));
 
-    tq_avx2_level_source(&source, v);
+    tq_avx2_level_source(&source, v, 0);
     const int by64 = tq_avx512_takes_quads(&source);
     tq_avx2_token_scales(scale, values.scale, values.scale_stride, 0, n);
     for (uint32_t t = 0; t < n; t += step) {
@@ -291,7 +291,7 @@ void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_
         if (by64)
             TQ_CLUSTER(tq_avx512_level_quads)(level, &source, values, t, m, &ahead);
         else
-            tq_avx2_level_quads(level, &source, values, t, m, &ahead);
+            tq_avx2_level_quads(level, &source, values, t, m, quads, &ahead);
         for (uint32_t r = 0; r < n_rows;) {
             const uint32_t rows = n_rows - r < TQ_WEIGHT_ROWS ? n_rows - r : TQ_WEIGHT_ROWS;
             float *dst = acc + r * acc_stride;

@@ -148,12 +148,15 @@ typedef struct tq_codec_kernels {
  *
  * Values of rotated formats are summed in the rotated domain. A kernel may round weights, times the
  * scale of their token or group, over a tile, and the centroids that they multiply.
- *   Lloyd values of 2, 3, 4 bits, uniform 4   to steps of largest / 32767, for Lloyd values the
+ *   Lloyd values of 2, 3 bits, uniform 4       to steps of largest / 255, for Lloyd values the
  *                                             largest by any of a token's scales; centroids within
- *                                             0.0023, 0.0028, 0.009, 0
+ *                                             0.0028, 0.018, 0
+ *   Lloyd values of 4 bits                    to steps of largest / 32767, likewise; within 0.009
  *   Lloyd values of 5, 8 bits, uniform 8      to steps of max(largest / 32767, sum / 131000; 8 bits
  *                                             of Lloyd: 65500); centroids within 1e-4, 0.0175, 0
- *   norm-codebook and trellis                 to steps of largest / 32767
+ *   norm-codebook and trellis                 to steps of largest / 255 up to 4 bits, 32767 above
+ *
+ * A row's weights of up to 255 may then be scaled so that they have the sum that they had before.
  * docs/numerics.md has what this adds to a format's own error. */
 #define TQ_TILE TQ_PAGE_TOKENS
 

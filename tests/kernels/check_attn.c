@@ -356,27 +356,32 @@ static void check_flat_scores(ck *t, const format_case *f, uint32_t dim, const c
 typedef struct allowance {
     tq_format format;
     int shared;         /* all groups have the steps of the largest scale */
+    double top;         /* largest integer weight */
     double weight_sum;  /* of integer weights */
     double most, sigma; /* of a number that stands for a code */
     double middle;      /* code that is 0, of uniform groups */
 } allowance;
 
 static const allowance allowances[] = {
-    {TQ_FMT_LLOYD_V2, 1, HUGE_VAL, 0.0023, 0.0015, 0},
-    {TQ_FMT_LLOYD_V3, 1, HUGE_VAL, 0.0028, 0.0015, 0},
-    {TQ_FMT_LLOYD_V4, 1, HUGE_VAL, 0.009, 0.0045, 0},
-    {TQ_FMT_LLOYD_V5, 0, 131000, 1e-4, 6e-5, 0},
-    {TQ_FMT_LLOYD_V8, 0, 65500, 0.0175, 0.0034, 0},
-    {TQ_FMT_UNIFORM4, 0, HUGE_VAL, 0, 0, 8},
-    {TQ_FMT_UNIFORM8, 0, 131000, 0, 0, 128},
+    {TQ_FMT_LLOYD_V2, 1, 255, HUGE_VAL, 0.0028, 0.0018, 0},
+    {TQ_FMT_LLOYD_V3, 1, 255, HUGE_VAL, 0.018, 0.0078, 0},
+    {TQ_FMT_LLOYD_V4, 1, 32767, HUGE_VAL, 0.009, 0.0045, 0},
+    {TQ_FMT_LLOYD_V5, 0, 32767, 131000, 1e-4, 6e-5, 0},
+    {TQ_FMT_LLOYD_V8, 0, 32767, 65500, 0.0175, 0.0034, 0},
+    {TQ_FMT_UNIFORM4, 0, 255, HUGE_VAL, 0, 0, 8},
+    {TQ_FMT_UNIFORM8, 0, 32767, 131000, 0, 0, 128},
 };
 
-static const allowance of_levels = {.weight_sum = HUGE_VAL}; /* norm-codebook and trellis */
+/* Norm-codebook and trellis of up to 4 bits, and of more. */
+static const allowance of_levels[] = {
+    {.top = 255, .weight_sum = HUGE_VAL},
+    {.top = 32767, .weight_sum = HUGE_VAL},
+};
 
 static const allowance *allowance_of(const tq_codec *v)
 {
     if (v->format >= TQ_FMT_NORM2 && v->format <= TQ_FMT_TCQ6)
-        return &of_levels;
+        return &of_levels[v->bits > 4];
     for (size_t i = 0; i < sizeof(allowances) / sizeof(allowances[0]); i++)
         if (allowances[i].format == v->format)
             return &allowances[i];
@@ -387,7 +392,7 @@ static const allowance *allowance_of(const tq_codec *v)
 static rounding allowed_rounding(const allowance *a, const tq_codec *v, tq_const_planes p,
                                  const float *w, const float *rows, uint32_t n, uint32_t j)
 {
-    double max = 0, sum = 0, c1 = 0, c2 = 0, x1 = 0, x2 = 0, add1 = 0;
+    double max = 0, sum = 0, c1 = 0, c2 = 0, x1 = 0, x2 = 0, xc = 0, add1 = 0;
     const uint32_t g = v->group ? j / v->group * 2 : 0; /* or one scale a row */
     for (uint32_t t = 0; t < n; t++) {
         const double scale =
@@ -408,14 +413,19 @@ static rounding allowed_rounding(const allowance *a, const tq_codec *v, tq_const
         sum += x;
         c1 += fabs(c);
         c2 += c * c;
+        xc += x * c;
         x1 += x;
         x2 += x * x;
     }
-    const double step = fmax(max / 32767, sum / a->weight_sum);
+    const double step = fmax(max / a->top, sum / a->weight_sum);
     const double most = step / 2, var = step * step / 12;
+    /* Small weights keep their sum: all are larger or smaller by what rounding did to it. */
+    const double scaled = a->top < 256 && sum > 0 ? fabs(xc) / sum : 0;
     /* The last terms: a rounded weight times a rounded centroid; what is summed apart, in f32. */
-    rounding r = {most * c1 + a->most * x1 + n * most * a->most + 80 * (double)FLT_EPSILON * add1,
-                  sqrt(var * c2 + a->sigma * a->sigma * x2) + 2 * (double)FLT_EPSILON * add1};
+    rounding r = {most * (c1 + 1.1 * n * scaled) + a->most * x1 + n * most * a->most +
+                      80 * (double)FLT_EPSILON * add1,
+                  sqrt(var * (c2 + n * scaled * scaled) + a->sigma * a->sigma * x2) +
+                      2 * (double)FLT_EPSILON * add1};
     return r;
 }
 

@@ -22,8 +22,8 @@ static const layer_spec worlds[CW_WORLDS][CW_LAYERS] = {
      {"affine4g32,tail=70,start=100,skip=1", 1, 1, 16, 16, 0, 0, 0, 0, 0}},
     {{"affine8g32,sink=70,tail=10", 1, 1, 16, 16, 100, 0, 1, 1, 0},
      {"affine8g32,sink=10,start=150", 1, 1, 16, 16, 0, 0, 1, 0, 2}},
-    {{"turbo5v3,sink=4,tail=64", 2, 1, 16, 16, 150, 0, 1, 0, 0},
-     {"turbo5v3,sink=4,tail=64", 2, 3, 16, 16, 150, 1, 0, 0, 0}},
+    {{"turbo5v6,sink=4,tail=64", 2, 1, 16, 16, 150, 0, 1, 0, 0},
+     {"turbo5v6,sink=4,tail=64", 2, 3, 16, 16, 150, 1, 0, 0, 0}},
     {{"f32", 1, 1, 16, 16, 1, 0, 0, 0, 0}, {"affine8g32,tail=1", 1, 2, 16, 16, 65, 0, 0, 0, 0}},
     {{"turbo:k4v5,tail=33,attn=dequant", 1, 2, 32, 32, 0, 0, 1, 0, 3},
      {"turbo:k4v5,tail=33", 1, 2, 32, 32, 0, 0, 1, 0, 3}},
@@ -31,8 +31,8 @@ static const layer_spec worlds[CW_WORLDS][CW_LAYERS] = {
      {"f16", 1, 1, 16, 16, 64, 0, 0, 0, 0},
      {"bf16", 1, 1, 16, 16, 0, 0, 1, 0, 0},
      {"affine8g32,start=90", 1, 1, 16, 16, 40, 1, 0, 0, 0}},
-    {{"turbo6v2,sink=64,tail=128", 1, 4, 16, 16, 0, 0, 0, 1, 0},
-     {"turbo0v4,sink=1,tail=1", 1, 1, 16, 16, 64, 0, 1, 0, 0}},
+    {{"turbo6v5,sink=64,tail=128", 1, 4, 16, 16, 0, 0, 0, 1, 0},
+     {"turbo0v8,sink=1,tail=1", 1, 1, 16, 16, 64, 0, 1, 0, 0}},
 };
 
 uint64_t cw_random(uint64_t *seed)

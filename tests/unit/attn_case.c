@@ -135,11 +135,19 @@ void attn_case_oracle(const attn_case *c, double *want, int original)
 
 static double value_rounding(tq_format values)
 {
-    switch (values) {
-    case TQ_FMT_LLOYD_V4:
-        return 0.009;
-    case TQ_FMT_LLOYD_V2:
+    switch (values) { /* one number may be off by that much, and weights by half a step */
     case TQ_FMT_LLOYD_V3:
+    case TQ_FMT_NORM3:
+    case TQ_FMT_NORM4:
+    case TQ_FMT_TCQ3:
+    case TQ_FMT_TCQ4:
+    case TQ_FMT_UNIFORM4:
+        return 0.02;
+    case TQ_FMT_LLOYD_V2:
+    case TQ_FMT_LLOYD_V4:
+    case TQ_FMT_NORM2:
+    case TQ_FMT_TCQ2:
+        return 0.01;
     case TQ_FMT_LLOYD_V8:
         return 0.004;
     default:

@@ -30,10 +30,14 @@ typedef struct form_case {
 } form_case;
 
 static const form_case cases[] = {
-    {"turbo5v4,tail=20", 0, 0, 0, 0},           {"turbo:k8v5,sink=4,tail=64", 0, 0, 1, 0},
-    {"tcq5v3,start=100", 0, 0, 0, 3},           {"turbo6v2,sink=70,tail=70,start=130", 0, 1, 1, 0},
-    {"affine8,sink=3,tail=5", 90, 1, 0, 4},     {"turbo5,tail=300", 0, 1, 0, 0},
-    {"turbo5,sink=1,tail=1,mean", 64, 0, 0, 0}, {"prod3,sink=128,start=64", 0, 1, 1, 2},
+    {"turbo5v6,tail=20", 0, 0, 0, 0},
+    {"turbo:k8v5,sink=4,tail=64", 0, 0, 1, 0},
+    {"tcq5,start=100", 0, 0, 0, 3},
+    {"turbo6v5,sink=70,tail=70,start=130", 0, 1, 1, 0},
+    {"affine8,sink=3,tail=5", 90, 1, 0, 4},
+    {"turbo5,tail=300", 0, 1, 0, 0},
+    {"turbo5,sink=1,tail=1,mean", 64, 0, 0, 0},
+    {"prod3,sink=128,start=64", 0, 1, 1, 2},
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
