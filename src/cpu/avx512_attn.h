@@ -22,6 +22,31 @@
 #define TQ_CLUSTER_B(name, b) name##b
 #endif
 
+/* VNNI: sum + the products of the two int16, or of four bytes with four int8, of each lane. With
+ * the intrinsics gcc 12 copies the sums of a loop to other registers and back in every round. */
+#if TQ_HAVE_VNNI
+TQ_INLINE __m512i tq_add_dot4(__m512i sum, __m512i bytes, __m512i x)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(bytes), "v"(x));
+    return sum;
+}
+
+/* The same with four bytes at p for all lanes. */
+typedef int32_t __attribute__((may_alias, aligned(1))) tq_four;
+
+TQ_INLINE __m512i tq_add_dot4_at(__m512i sum, __m512i bytes, const void *p)
+{
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(bytes), "m"(*(const tq_four *)p));
+    return sum;
+}
+
+TQ_INLINE __m512i tq_add_dot2_at(__m512i sum, __m512i x, const void *p)
+{
+    __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(x), "m"(*(const tq_four *)p));
+    return sum;
+}
+#endif
+
 /* avx512_attn_score.c */
 tq_score_fn TQ_CLUSTER(tq_avx512_score_k2), TQ_CLUSTER(tq_avx512_score_k4),
     TQ_CLUSTER(tq_avx512_score_k5), TQ_CLUSTER(tq_avx512_score_k8);

@@ -2,20 +2,23 @@
 /* avx512_attn_levels.c — scores and weighted sums on the integer levels of norm-codebook and
  * trellis, for AVX-512. Orders, preparation and rounding are AVX2's (avx2_levels.h): 64 level bytes
  * are 16 tokens of four elements, or 16 elements of four tokens. Products of two, and their sum
- * with VNNI, are one instruction.
+ * with VNNI, are one instruction. Levels of up to 4 bits meet byte weights (avx512_attn_sums.h): of
+ * those four are.
  *
  * That instruction has a latency of five, so each row sums in four registers.
  */
 #include "cpu/avx2_levels.h"
 #include "cpu/avx512_attn.h"
+#include "cpu/avx512_attn_sums.h"
 
-/* acc + the products of the two int16 of each lane. */
-TQ_INLINE __m512i dot2(__m512i acc, __m512i a, __m512i b)
+/* acc + the products of the two int16 of each lane with two at p. */
+TQ_INLINE __m512i dot2_at(__m512i acc, __m512i x, const void *p)
 {
 #if TQ_HAVE_VNNI
-    return _mm512_dpwssd_epi32(acc, a, b);
+    return tq_add_dot2_at(acc, x, p);
 #else
-    return _mm512_add_epi32(acc, _mm512_madd_epi16(a, b));
+    const __m512i y = _mm512_set1_epi32((int)tq_load_u32(p));
+    return _mm512_add_epi32(acc, _mm512_madd_epi16(x, y));
 #endif
 }
 
@@ -23,8 +26,8 @@ TQ_INLINE __m512i dot2(__m512i acc, __m512i a, __m512i b)
 TQ_INLINE void multiply(__m512i sum[2], __m512i even, __m512i odd, const void *p)
 {
     const uint8_t *q = p;
-    sum[0] = dot2(sum[0], even, _mm512_set1_epi32((int)tq_load_u32(q)));
-    sum[1] = dot2(sum[1], odd, _mm512_set1_epi32((int)tq_load_u32(q + 4)));
+    sum[0] = dot2_at(sum[0], even, q);
+    sum[1] = dot2_at(sum[1], odd, q + 4);
 }
 
 /* ---- Keys ------------------------------------------------------------------------------ */
@@ -80,14 +83,14 @@ TQ_INLINE void score_block(float *s, const uint8_t *prep, const uint8_t *level, 
 TQ_INLINE void multiply_small(__m512i sum[2], __m512i x, const uint8_t *p, __m512i y,
                               const uint8_t *q)
 {
+#if TQ_HAVE_VNNI
+    sum[0] = tq_add_dot4_at(sum[0], x, p);
+    sum[1] = tq_add_dot4_at(sum[1], y, q);
+#else
     const __m512i a = _mm512_set1_epi32((int)tq_load_u32(p));
     const __m512i b = _mm512_set1_epi32((int)tq_load_u32(q));
-#if TQ_HAVE_VNNI
-    sum[0] = _mm512_dpbusd_epi32(sum[0], x, a);
-    sum[1] = _mm512_dpbusd_epi32(sum[1], y, b);
-#else
     const __m512i m = _mm512_add_epi16(_mm512_maddubs_epi16(x, a), _mm512_maddubs_epi16(y, b));
-    sum[0] = dot2(sum[0], m, _mm512_set1_epi16(1));
+    sum[0] = _mm512_add_epi32(sum[0], _mm512_madd_epi16(m, _mm512_set1_epi16(1)));
 #endif
 }
 
@@ -216,19 +219,11 @@ TQ_INLINE void weigh_rows(float *acc, size_t acc_stride, const int16_t *w16, con
 }
 
 /* Four sums of 16 elements in the order of tq_avx512_level_quads, put in order and added. */
-TQ_INLINE void finish64(float *acc, const __m512i sum[4], float factor, float alpha)
+TQ_INLINE void finish64(float *acc, __m512i sum[4], float factor, float alpha)
 {
-    const __m512i a = _mm512_shuffle_i32x4(sum[0], sum[1], 0x44);
-    const __m512i b = _mm512_shuffle_i32x4(sum[2], sum[3], 0x44);
-    const __m512i c = _mm512_shuffle_i32x4(sum[0], sum[1], 0xee);
-    const __m512i d = _mm512_shuffle_i32x4(sum[2], sum[3], 0xee);
-    const __m512i x[4] = {_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd),
-                          _mm512_shuffle_i32x4(c, d, 0x88), _mm512_shuffle_i32x4(c, d, 0xdd)};
-    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-        __m512 y = _mm512_mul_ps(_mm512_cvtepi32_ps(x[i]), _mm512_set1_ps(factor));
-        y = _mm512_fmadd_ps(_mm512_set1_ps(alpha), _mm512_loadu_ps(acc + 16 * i), y);
-        _mm512_storeu_ps(acc + 16 * i, y);
-    }
+    tq_turn_lanes(sum);
+    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+        tq_add_sums(acc + 16 * i, sum[i], factor, 0, alpha);
 }
 
 /* The same for levels of tq_avx512_level_quads; dim a multiple of 64. */
@@ -259,17 +254,113 @@ TQ_INLINE void weigh_rows64(float *acc, size_t acc_stride, const int16_t *w16, c
             }
             TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
                 const uint8_t *pairs = (const uint8_t *)(w + r * TQ_TILE);
-                const __m512i a = _mm512_set1_epi32((int)tq_load_u32(pairs));
                 TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-                    sum[r][i] = dot2(sum[r][i], even[i], a);
-                const __m512i b = _mm512_set1_epi32((int)tq_load_u32(pairs + 4));
+                    sum[r][i] = dot2_at(sum[r][i], even[i], pairs);
                 TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-                    sum[r][i] = dot2(sum[r][i], odd[i], b);
+                    sum[r][i] = dot2_at(sum[r][i], odd[i], pairs + 4);
             }
         }
         TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
             finish64(acc + r * acc_stride + j, sum[r], factor[r], alpha[r]);
     }
+}
+
+/* The two for small levels, signed, by bytes: w8 [rows][64] from the first token on. */
+TQ_INLINE void weigh_small(float *acc, size_t acc_stride, const uint8_t *w8, const float *factor,
+                           const float *alpha, const uint8_t *level, uint32_t quads, uint32_t dim,
+                           tq_walk *ahead, const uint32_t rows)
+{
+    for (uint32_t j = 0; j < dim; j += 32, level += (size_t)quads * 64) {
+        __m512i sum[TQ_WEIGHT_ROWS][4];
+        tq_walk_on(ahead);
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+            sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = _mm512_setzero_si512();
+        for (uint32_t q = 0; q < quads; q++, level += 64) {
+            const __m512i x = _mm512_load_si512(level);
+            const __m512i y = _mm512_load_si512(level + (size_t)quads * 64);
+            TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+                const uint8_t *four = w8 + r * TQ_TILE + 4 * q;
+                const __m512i w = _mm512_set1_epi32((int)tq_load_u32(four));
+                sum[r][0] = tq_dot4(sum[r][0], w, x);
+                sum[r][2] = tq_dot4(sum[r][2], w, y);
+            }
+        }
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+            finish(acc + r * acc_stride + j, dim - j, sum[r], factor[r], alpha[r]);
+    }
+}
+
+TQ_INLINE void weigh_small64(float *acc, size_t acc_stride, const uint8_t *w8, const float *factor,
+                             const float *alpha, const uint8_t *level, uint32_t quads, uint32_t dim,
+                             tq_walk *ahead, const uint32_t rows)
+{
+    const size_t block = (size_t)quads * 64;
+
+    for (uint32_t j = 0; j < dim; j += 64, level += 3 * block) {
+        __m512i sum[TQ_WEIGHT_ROWS][4];
+        tq_walk_on(ahead);
+        tq_walk_on(ahead);
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+            sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = _mm512_setzero_si512();
+        for (uint32_t q = 0; q < quads; q++, level += 64) {
+            __m512i x[4];
+            TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+                x[i] = _mm512_load_si512(level + i * block);
+            TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+                const uint8_t *four = w8 + r * TQ_TILE + 4 * q;
+                const __m512i w = _mm512_set1_epi32((int)tq_load_u32(four));
+                TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+                    sum[r][i] = tq_dot4(sum[r][i], w, x[i]);
+            }
+        }
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+            finish64(acc + r * acc_stride + j, sum[r], factor[r], alpha[r]);
+    }
+}
+
+/* Level bytes of a step, for rows that are handled four at a time. */
+typedef struct tile_step {
+    const uint8_t *level;
+    uint32_t t, quads; /* from token t on */
+    int by64;
+    tq_walk *ahead;
+} tile_step;
+
+TQ_INLINE void step_wide(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
+                         const float *alpha, const float *scale, uint32_t n,
+                         const tq_level_source *source, const tile_step *st, const uint32_t rows)
+{
+    tq_weights of;
+    tq_avx2_round_weights(&of, w, scale, source->unit, n, rows);
+    if (st->by64)
+        weigh_rows64(acc, acc_stride, of.w16 + st->t, of.factor, alpha, st->level, st->quads,
+                     v->dim, st->ahead, source->zero, rows);
+    else
+        weigh_rows(acc, acc_stride, of.w16 + st->t, of.factor, alpha, st->level, st->quads, v->dim,
+                   st->ahead, source->zero, rows);
+}
+
+TQ_INLINE void step_small(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
+                          const float *alpha, const float *scale, const tq_level_source *source,
+                          const tile_step *st, const uint32_t rows)
+{
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    uint8_t w8[TQ_SUM_ROWS * TQ_TILE] __attribute__((aligned(64)));
+    float factor[4];
+    tq_weight_steps by;
+
+    tq_find_steps(&by, w, scale, 255, rows);
+    _mm_storeu_ps(factor, _mm_mul_ps(by.down, _mm_set1_ps(source->unit)));
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+        const __m512i x = tq_round_bytes64(w + r * TQ_TILE, scale, by.up[r]);
+        _mm512_store_si512(w8 + r * TQ_TILE, _mm512_permutexvar_epi32(order, x));
+    }
+    if (st->by64)
+        weigh_small64(acc, acc_stride, w8 + st->t, factor, alpha, st->level, st->quads, v->dim,
+                      st->ahead, rows);
+    else
+        weigh_small(acc, acc_stride, w8 + st->t, factor, alpha, st->level, st->quads, v->dim,
+                    st->ahead, rows);
 }
 
 void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_stride,
@@ -283,41 +374,44 @@ void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_
     tq_level_source source;
     tq_walk ahead = tq_walk_scales_first(values, tq_quad_steps(dim, n));
 
-    tq_avx2_level_source(&source, v, 0);
-    const int by64 = tq_avx512_takes_quads(&source);
+    tq_avx2_level_source(&source, v, v->bits <= 4);
     tq_avx2_token_scales(scale, values.scale, values.scale_stride, 0, n);
+    if (source.small && tq_any_negative(scale, TQ_TILE)) {
+        tq_avx2_weigh_decoded(v, acc, acc_stride, w, alpha, n_rows, values, n);
+        return;
+    }
     for (uint32_t t = 0; t < n; t += step) {
-        const uint32_t m = n - t < step ? n - t : step, quads = (m + 3) / 4;
-        if (by64)
+        const uint32_t m = n - t < step ? n - t : step;
+        const tile_step st = {level, t, (m + 3) / 4, tq_avx512_takes_quads(&source), &ahead};
+        if (st.by64)
             TQ_CLUSTER(tq_avx512_level_quads)(level, &source, values, t, m, &ahead);
         else
-            tq_avx2_level_quads(level, &source, values, t, m, quads, &ahead);
-        for (uint32_t r = 0; r < n_rows;) {
-            const uint32_t rows = n_rows - r < TQ_WEIGHT_ROWS ? n_rows - r : TQ_WEIGHT_ROWS;
+            tq_avx2_level_quads(level, &source, values, t, m, st.quads, &ahead);
+        for (uint32_t r = 0; r < n_rows; r += TQ_WEIGHT_ROWS) {
             float *dst = acc + r * acc_stride;
-            tq_weights of;
-            tq_avx2_round_weights(&of, w + r * TQ_TILE, scale, source.unit, n, rows);
-#define CALL(weigh_some, n_of_rows)                                                                \
-    weigh_some(dst, acc_stride, of.w16 + t, of.factor, t ? one : alpha + r, level, quads, dim,     \
-               &ahead, source.zero, n_of_rows)
-            if (by64 && rows == 4)
-                CALL(weigh_rows64, 4);
-            else if (by64 && rows == 3)
-                CALL(weigh_rows64, 3);
-            else if (by64 && rows == 2)
-                CALL(weigh_rows64, 2);
-            else if (by64)
-                CALL(weigh_rows64, 1);
-            else if (rows == 4)
-                CALL(weigh_rows, 4);
-            else if (rows == 3)
-                CALL(weigh_rows, 3);
-            else if (rows == 2)
-                CALL(weigh_rows, 2);
-            else
-                CALL(weigh_rows, 1);
+            const float *al = t ? one : alpha + r;
+#define CALL(n_of_rows)                                                                            \
+    do {                                                                                           \
+        if (!source.small)                                                                         \
+            step_wide(v, dst, acc_stride, w + r * TQ_TILE, al, scale, n, &source, &st, n_of_rows); \
+        else                                                                                       \
+            step_small(v, dst, acc_stride, w + r * TQ_TILE, al, scale, &source, &st, n_of_rows);   \
+    } while (0)
+            switch (n_rows - r) {
+            case 1:
+                CALL(1);
+                break;
+            case 2:
+                CALL(2);
+                break;
+            case 3:
+                CALL(3);
+                break;
+            default:
+                CALL(4);
+                break;
+            }
 #undef CALL
-            r += rows;
         }
     }
     if (v->zero_bytes)
