@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* avx512_attn_weigh.c — weighted sums of Lloyd values, for AVX-512.
+/* avx512_attn_weigh.c — weighted sums of Lloyd values, for AVX-512; with VNNI and VBMI of 5 and 8
+ * bits only (avx512_attn_bytes.c). VBMI makes those of 8 bits no faster.
  *
  * A block is `rows` queries (1 to 8) by one group of 32 elements; its sums stay in registers over
  * all tokens of the tile. The scale of the group is multiplied into the weights, so the inner loop
@@ -25,22 +26,12 @@ TQ_INLINE __m512i ramp(int first, int step)
                             _mm512_set1_epi32(first));
 }
 
-#if TQ_HAVE_VNNI
-/* The low byte of lane i: the eight bits from bit first + step * i of the qword at p on, of which
- * lookups see the low ones. */
-TQ_INLINE __m512i fields(const uint8_t *p, int first, int step)
-{
-    return _mm512_multishift_epi64_epi8(ramp(first, step),
-                                        _mm512_set1_epi64((long long)tq_load_u64(p)));
-}
-#else
 /* Lanes 0..7 see the dword at lo, lanes 8..15 that at hi. */
 TQ_INLINE __m512i spread2(const uint8_t *lo, const uint8_t *hi)
 {
     return _mm512_mask_set1_epi32(_mm512_set1_epi32((int)tq_load_u32(lo)), 0xff00,
                                   (int)tq_load_u32(hi));
 }
-#endif
 
 TQ_INLINE void expand_v2(__m512 x[2], const uint8_t *p, const codebook *book)
 {
@@ -53,10 +44,6 @@ TQ_INLINE void expand_v2(__m512 x[2], const uint8_t *p, const codebook *book)
 /* 16 elements are 6 bytes; the last load ends with the group. */
 TQ_INLINE void expand_v3(__m512 x[2], const uint8_t *p, const codebook *book)
 {
-#if TQ_HAVE_VNNI
-    x[0] = _mm512_permutexvar_ps(fields(p, 0, 3), book->table[0]);
-    x[1] = _mm512_permutexvar_ps(fields(p + 4, 16, 3), book->table[0]);
-#else
     /* Element 8 is at bit 24, bit 8 of the dword at byte 2. */
     const __m512i down =
         _mm512_mask_sub_epi32(ramp(0, 3), 0xff00, ramp(0, 3), _mm512_set1_epi32(16));
@@ -64,18 +51,13 @@ TQ_INLINE void expand_v3(__m512 x[2], const uint8_t *p, const codebook *book)
     __m512i b = _mm512_srlv_epi32(spread2(p + 6, p + 8), down);
     x[0] = _mm512_permutexvar_ps(a, book->table[0]);
     x[1] = _mm512_permutexvar_ps(b, book->table[0]);
-#endif
 }
 
 TQ_INLINE void expand_v4(__m512 x[2], const uint8_t *p, const codebook *book)
 {
     for (int i = 0; i < 2; i++) {
-#if TQ_HAVE_VNNI
-        __m512i idx = fields(p + 8 * i, 0, 4);
-#else
         const __m512i down = _mm512_and_si512(ramp(0, 4), _mm512_set1_epi32(31));
         __m512i idx = _mm512_srlv_epi32(spread2(p + 8 * i, p + 8 * i + 4), down);
-#endif
         x[i] = _mm512_permutexvar_ps(idx, book->table[0]);
     }
 }
@@ -88,7 +70,6 @@ TQ_INLINE void expand_v5(__m512 x[2], const uint8_t *p, const codebook *book)
         x[i] = _mm512_permutex2var_ps(book->table[0], idx[i], book->table[1]);
 }
 
-#if !TQ_HAVE_VNNI
 TQ_INLINE void expand_v8(__m512 x[2], const uint8_t *p, const codebook *book)
 {
     __m512i idx[2];
@@ -96,7 +77,6 @@ TQ_INLINE void expand_v8(__m512 x[2], const uint8_t *p, const codebook *book)
     for (int i = 0; i < 2; i++)
         x[i] = _mm512_i32gather_ps(idx[i], book->all, 4);
 }
-#endif
 
 TQ_INLINE codebook make_codebook(const uint32_t bits)
 {
@@ -191,9 +171,9 @@ TQ_INLINE void weigh_lloyd(const tq_codec *v, float *acc, size_t acc_stride, con
 }
 
 #define LLOYD_KERNEL(bits)                                                                         \
-    void TQ_CLUSTER_B(tq_avx512_weigh_v, bits)(                                                    \
-        const tq_codec *v, float *acc, size_t acc_stride, const float *w, const float *alpha,      \
-        uint32_t n_rows, tq_const_planes values, uint32_t n)                                       \
+    void tq_avx512_weigh_v##bits(const tq_codec *v, float *acc, size_t acc_stride, const float *w, \
+                                 const float *alpha, uint32_t n_rows, tq_const_planes values,      \
+                                 uint32_t n)                                                       \
     {                                                                                              \
         weigh_lloyd(v, acc, acc_stride, w, alpha, n_rows, values, n, expand_v##bits, bits);        \
     }
@@ -202,7 +182,4 @@ LLOYD_KERNEL(2)
 LLOYD_KERNEL(3)
 LLOYD_KERNEL(4)
 LLOYD_KERNEL(5)
-#if !TQ_HAVE_VNNI /* one for both clusters: with VBMI it is slower, 129 against 82 cycles a token  \
-                   */
 LLOYD_KERNEL(8)
-#endif
