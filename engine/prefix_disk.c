@@ -46,6 +46,7 @@ typedef struct item {
     char name[NAME_BYTES];
     uint8_t *bytes;
     size_t n;
+    struct timespec used;
 } item;
 
 struct tqe_disk {
@@ -229,6 +230,25 @@ static void keep_limit(tqe_disk *d)
     (void)pthread_mutex_unlock(&d->mutex);
 }
 
+static struct timespec time_of(tqe_disk_use use)
+{
+    struct timespec t = use.began;
+    t.tv_sec -= (time_t)(use.order / 1000000u);
+    t.tv_nsec -= (long)(use.order % 1000000u) * 1000;
+    if (t.tv_nsec < 0) {
+        t.tv_nsec += 1000000000;
+        t.tv_sec--;
+    }
+    return t;
+}
+
+/* A folder that is read-only for us keeps the times of its writers. */
+static void set_time(const tqe_disk *d, const char *name, struct timespec used)
+{
+    const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, used};
+    (void)utimensat(d->dir_fd, name, times, AT_SYMLINK_NOFOLLOW);
+}
+
 /* ---- Writer --------------------------------------------------------------------------------- */
 
 static bool write_item(tqe_disk *d, const item *it)
@@ -243,6 +263,9 @@ static bool write_item(tqe_disk *d, const item *it)
         } else {
             tqe_atomic_discard(&f);
         }
+    }
+    if (st == TQE_OK) {
+        set_time(d, it->name, it->used);
     }
     if (st != TQE_OK) {
         complain(d, "%s; nothing more is stored by this process", err.text);
@@ -390,7 +413,7 @@ bool tqe_disk_has(const tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_I
 }
 
 bool tqe_disk_put(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], uint8_t *bytes,
-                  size_t n)
+                  size_t n, tqe_disk_use use)
 {
     item *it = calloc(1, sizeof(*it));
     bool ok = it != NULL && n <= d->limit_bytes;
@@ -408,6 +431,7 @@ bool tqe_disk_put(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTE
         name_of(it->name, kind, key);
         it->bytes = bytes;
         it->n = n;
+        it->used = time_of(use);
         if (d->last != NULL) {
             d->last->next = it;
         } else {
@@ -472,20 +496,11 @@ void tqe_disk_complain(tqe_disk *d, const char *what)
 }
 
 void tqe_disk_touch(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES],
-                    uint32_t order)
+                    tqe_disk_use use)
 {
     char name[NAME_BYTES];
-    struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {0}};
     name_of(name, kind, key);
-    (void)clock_gettime(CLOCK_REALTIME, &times[1]);
-    times[1].tv_sec -= (time_t)(order / 1000000u);
-    times[1].tv_nsec -= (long)(order % 1000000u) * 1000;
-    if (times[1].tv_nsec < 0) {
-        times[1].tv_nsec += 1000000000;
-        times[1].tv_sec--;
-    }
-    /* A folder that is read-only for us keeps the times of its writers. */
-    (void)utimensat(d->dir_fd, name, times, AT_SYMLINK_NOFOLLOW);
+    set_time(d, name, time_of(use));
 }
 
 void tqe_disk_set_aside(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES],

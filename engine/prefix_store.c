@@ -49,7 +49,8 @@ typedef struct job {
     uint8_t root[TQE_ID_BYTES];
     uint8_t (*keys)[TQE_ID_BYTES]; /* [n_pages], of the pages before the last token */
     uint32_t n_pages;
-    bool distrust; /* a file could not be used */
+    struct timespec began; /* when the prompt came */
+    bool distrust;         /* a file could not be used */
 } job;
 
 /* ---- Keys ----------------------------------------------------------------------------------- */
@@ -343,6 +344,11 @@ static tqe_status give(void *ctx, const tqe_snap_part *part, const uint8_t **byt
     return TQE_OK;
 }
 
+static tqe_disk_use use_of(const job *j, uint32_t order)
+{
+    return (tqe_disk_use){j->began, order};
+}
+
 /* Pages on the disk that the prompt can be taken up after, up to `most`. */
 static uint32_t pages_on_disk(const job *j, uint32_t most)
 {
@@ -377,9 +383,9 @@ static uint32_t resume_from_disk(job *j, uint32_t n_have)
         unload(&r.end);
         if (st == TQE_OK) {
             for (uint32_t i = 0; i < k; i++) {
-                tqe_disk_touch(j->p->disk, TQE_DISK_PAGE, j->keys[i], i);
+                tqe_disk_touch(j->p->disk, TQE_DISK_PAGE, j->keys[i], use_of(j, i));
             }
-            tqe_disk_touch(j->p->disk, TQE_DISK_END, j->keys[k - 1], k);
+            tqe_disk_touch(j->p->disk, TQE_DISK_END, j->keys[k - 1], use_of(j, k));
             return k * TQ_PAGE_TOKENS;
         }
         if (st == TQE_ERR_NOMEM || st == TQE_ERR_FULL) {
@@ -431,7 +437,8 @@ static void store(const job *j, uint32_t *n_stored, uint32_t end)
             }
             if (!is_stored(j, TQE_DISK_PAGE, page) &&
                 build(j, TQE_SNAP_PAGE, page, some, n, &bytes, &n_bytes, &err) == TQE_OK) {
-                (void)tqe_disk_put(disk, TQE_DISK_PAGE, j->keys[page], bytes, n_bytes);
+                (void)tqe_disk_put(disk, TQE_DISK_PAGE, j->keys[page], bytes, n_bytes,
+                                   use_of(j, page));
             }
         }
         uint32_t n = 0;
@@ -442,7 +449,8 @@ static void store(const job *j, uint32_t *n_stored, uint32_t end)
         }
         if (j->needs_ends && !is_stored(j, TQE_DISK_END, end - 1) &&
             build(j, TQE_SNAP_END, end - 1, some, n, &bytes, &n_bytes, &err) == TQE_OK) {
-            (void)tqe_disk_put(disk, TQE_DISK_END, j->keys[end - 1], bytes, n_bytes);
+            (void)tqe_disk_put(disk, TQE_DISK_END, j->keys[end - 1], bytes, n_bytes,
+                               use_of(j, end));
         }
         *n_stored = end;
     }
@@ -569,6 +577,7 @@ tqe_status tqe_session_prompt(tqe_session *s, tqe_prefix *p, const int32_t *ids,
     }
     job j = {.p = p, .s = s, .ids = ids, .n = (uint32_t)n};
     uint32_t reused = 0;
+    (void)clock_gettime(CLOCK_REALTIME, &j.began);
     st = job_init(&j, err);
     if (st == TQE_OK) {
         st = take_up(&j, &reused, err);

@@ -35,6 +35,43 @@ static void test_disk_limit(void **state)
     state_remove(dir);
 }
 
+/* A folder that holds a part of a prompt holds its beginning: pages are worth nothing without those
+ * before them. */
+static void test_limit_keeps_the_beginning(void **state)
+{
+    (void)state;
+    int32_t ids[330];
+    state_remove(dir);
+    tqe_prefix *p = open_store(dir, 1 << 30, NULL);
+    tqe_session *s = state_session(tiny, "f16", 400, 0);
+    tqe_error err = {TQE_OK, ""};
+    state_tokens(ids, 330, 77, tiny);
+    assert_int_equal(prompt(s, p, ids, 330), 0);
+    tqe_prefix_free(p); /* has written all */
+    const uint64_t page = folder_bytes() / 5;
+    for (uint64_t n = 1; n < 5; n++) {
+        state_remove(dir);
+        p = open_store(dir, n * page + page / 2, NULL);
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        tqe_session_free(s);
+        s = state_session(tiny, "f16", 400, 0);
+        assert_int_equal(prompt(s, p, ids, 330), 0);
+        tqe_prefix_free(p);
+        p = open_store(dir, 1 << 30, NULL);
+        tqe_session_free(s);
+        s = state_session(tiny, "f16", 400, 0);
+        /* Eviction goes down to nine tenths of the limit. */
+        const uint64_t kept = (n * page + page / 2) * 9 / 10 / page;
+        const size_t reused = prompt(s, p, ids, 330);
+        if (reused < 64 * kept) {
+            fail_msg("room for %u pages, %zu tokens reused", (unsigned)n, reused);
+        }
+        tqe_prefix_free(p);
+    }
+    tqe_session_free(s);
+    state_remove(dir);
+}
+
 /* What keeps a folder from its limit is said: a lock that cannot be had, by name and reason. */
 static void test_no_lock(void **state)
 {
@@ -360,10 +397,15 @@ static void test_shared_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_disk_limit),       cmocka_unit_test(test_no_lock),
-        cmocka_unit_test(test_tiny_limit),       cmocka_unit_test(test_shared_limit),
-        cmocka_unit_test(test_full_queue),       cmocka_unit_test(test_sick_disk),
-        cmocka_unit_test(test_read_only_folder), cmocka_unit_test(test_shared_folder),
+        cmocka_unit_test(test_disk_limit),
+        cmocka_unit_test(test_no_lock),
+        cmocka_unit_test(test_limit_keeps_the_beginning),
+        cmocka_unit_test(test_tiny_limit),
+        cmocka_unit_test(test_shared_limit),
+        cmocka_unit_test(test_full_queue),
+        cmocka_unit_test(test_sick_disk),
+        cmocka_unit_test(test_read_only_folder),
+        cmocka_unit_test(test_shared_folder),
     };
     return cmocka_run_group_tests(tests, prefix_setup, prefix_teardown);
 }
