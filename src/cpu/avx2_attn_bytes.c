@@ -8,9 +8,9 @@
  *
  * Lloyd values of 4 bits are WIDE: beside 8-bit keys nothing else of the scheme is off by as much
  * as byte weights would be. Their numbers are bytes above 128, so that they widen to 16 bits by a
- * mask or a shift; weights are int16, and vpmaddwd weighs two tokens of 8 elements: sum[j] +=
- * w16[t] * u[t][j] + w16[t+2] * u[t+2][j] exactly: 64 * 32767 * 255 < 2^31. A sum starts at -128
- * times the sum of the weights.
+ * mask or a shift; weights are int16, and vpmaddwd weighs two tokens of 8 elements:
+ *     sum[j] += w16[t] * u[t][j] + w16[t+2] * u[t+2][j]
+ * exactly: 64 * 32767 * 255 < 2^31. A sum starts at -128 times the sum of the weights.
  */
 #include "cpu/avx2_attn_sums.h"
 
@@ -107,7 +107,7 @@ TQ_INLINE void order_2(__m256 *a, __m256 *b)
 /* Words of pairs of 3-bit codes of two tokens, 6 bits in a byte each, low byte: first token. Pair p
  * is at stream bit 6p, in bytes 6p/8 and the next; multiplication by a power of two moves it to
  * bit 0 of the upper half of the product or to bit 8 of the lower. x0 and x1: 16 bytes of the
- * tokens, in both lanes; gather0 and gather1: the words of the pairs, for even pairs of wide
+ * tokens, in both lanes; gather0 and gather1: the words of the pairs, for even pairs of fours
  * gather0 has the first byte in the upper half. */
 TQ_INLINE __m256i pairs_3(__m256i x0, __m256i x1, __m256i gather0, __m256i gather1)
 {
@@ -177,7 +177,7 @@ typedef struct ends {
 /* Weights of a group. */
 typedef union weights {
     uint8_t w8[TQ_SUM_ROWS * TQ_TILE];
-    int16_t w16[TQ_SUM_ROWS * TQ_TILE]; /* wide of each 16 in the order 0, 2, 1, 3, tokens too */
+    int16_t w16[TQ_SUM_ROWS * TQ_TILE]; /* fours of each 16 in the order 0, 2, 1, 3, tokens too */
 } weights;
 
 /* int16 of the weights times scale [64]. Returns the sum of each row. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* avx512_attn_bytes.c — weighted sums of Lloyd values of 2, 3 and 4 bits in bytes, for AVX-512 with
+/* avx512_attn_bytes.c — weighted sums of Lloyd values of 2 and 3 bits in bytes, for AVX-512 with
  * VNNI and VBMI.
  *
  * 128 elements are four groups, one to each lane of 16 bytes. A token becomes 64 bytes of two codes
@@ -20,24 +20,20 @@ enum {
     PAIR = 2 /* rows that are summed together */
 };
 
-/* Numbers of the first and of the second code of a byte, by its six low bits; of codes of 4 bits
- * the second is shifted down before. */
+/* Numbers of the first and of the second code of a byte, by its six low bits. */
 typedef struct numbers {
     __m512i first, second;
     float unit, mean; /* a number stands for unit * that + mean */
 } numbers;
 
 /* Centroids (format.md 7.4) are a unit times these plus a mean. Of all such numbers those whose
- * rounding has the least square on normal values: 1.2e-5, 3.3e-5 and 9.5e-4 of the square of the
+ * rounding has the least square on normal values: 1.2e-5 and 3.3e-5 of the square of the
  * format's own error. Least squares keep gain and mean, whose errors do not average out over many
  * tokens. Codes of fewer bits repeat. */
 static const int8_t numbers_2[16] = {-123, -37, 37, 124, -123, -37, 37, 124,
                                      -123, -37, 37, 124, -123, -37, 37, 124};
 static const int8_t numbers_3[16] = {-88, -55, -31, -10, 10, 31, 55, 88,
                                      -88, -55, -31, -10, 10, 31, 55, 88};
-static const int8_t numbers_4[16] = {-105, -79, -62, -48, -36, -25, -15, -5,
-                                     5,    15,  25,  36,  48,  62,  79,  104};
-
 TQ_INLINE __m512i load512(const void *p)
 {
     return _mm512_loadu_si512(p);
@@ -57,14 +53,12 @@ TQ_INLINE numbers make_numbers(const int8_t *by_code, float unit, float mean, co
 {
     numbers of;
     of.first = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)by_code));
-    of.second = of.first;
+    /* What a neighbour shifts into a byte is above its code, or above six bits. */
+    const __m512i all = steps_of(8, 1, 8);
+    const __m512i last = bits == 2 ? _mm512_srli_epi16(all, 2) : _mm512_srli_epi16(all, 3);
+    of.second = _mm512_permutexvar_epi8(last, of.first);
     of.unit = unit;
     of.mean = mean;
-    if (bits < 4) { /* what a neighbour shifts into a byte is above its code, or above six bits */
-        const __m512i all = steps_of(8, 1, 8);
-        const __m512i last = bits == 2 ? _mm512_srli_epi16(all, 2) : _mm512_srli_epi16(all, 3);
-        of.second = _mm512_permutexvar_epi8(last, of.first);
-    }
     return of;
 }
 
@@ -73,8 +67,6 @@ TQ_INLINE numbers make_numbers(const int8_t *by_code, float unit, float mean, co
 TQ_INLINE __m512i code_pairs(const uint8_t *row, __mmask64 bytes, const uint32_t bits)
 {
     const __m512i x = _mm512_maskz_loadu_epi8(bytes, row);
-    if (bits == 4)
-        return x;
     /* The bytes of 16 codes to a qword, then fields of it. */
     const int n = (int)bits * 2;
     const __m512i spread = _mm512_permutexvar_epi8(steps_of(n, 1, n - 1), x);
@@ -93,9 +85,8 @@ TQ_INLINE void expand(uint8_t *dst, const uint8_t *const row[4], __mmask64 bytes
     const __m512i four[4] = {_mm512_unpacklo_epi16(x, y), _mm512_unpackhi_epi16(x, y),
                              _mm512_unpacklo_epi16(z, w), _mm512_unpackhi_epi16(z, w)};
     TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-        const __m512i last = bits == 4 ? _mm512_srli_epi16(four[i], 4) : four[i];
         _mm512_store_si512(dst + 128 * i, _mm512_permutexvar_epi8(four[i], of->first));
-        _mm512_store_si512(dst + 128 * i + 64, _mm512_permutexvar_epi8(last, of->second));
+        _mm512_store_si512(dst + 128 * i + 64, _mm512_permutexvar_epi8(four[i], of->second));
     }
 }
 
@@ -265,4 +256,3 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
 
 LLOYD_KERNEL(2, 0.0122536656f, -0.00560728737f)
 LLOYD_KERNEL(3, 0.0244348264f, 0)
-LLOYD_KERNEL(4, 0.026332457f, -0.0123001118f)

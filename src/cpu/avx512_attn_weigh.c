@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* avx512_attn_weigh.c — weighted sums of Lloyd values, for AVX-512; with VNNI and VBMI of 5 and 8
- * bits only (avx512_attn_bytes.c). VBMI makes those of 8 bits no faster.
+/* avx512_attn_weigh.c — weighted sums of Lloyd values, for AVX-512; with VNNI and VBMI of 4, 5
+ * and 8 bits only (avx512_attn_bytes.c). VBMI makes those of 8 bits no faster.
  *
  * A block is `rows` queries (1 to 8) by one group of 32 elements; its sums stay in registers over
  * all tokens of the tile. The scale of the group is multiplied into the weights, so the inner loop
