@@ -114,7 +114,7 @@ TQ_INLINE __m128i round_weights(uint8_t *w8, const float *w, const float *scale,
 }
 
 /* sum: in the order of expand. */
-TQ_INLINE void finish(float *acc, const __m512i sum[8], uint32_t n_groups, float factor,
+TQ_INLINE void finish(float *acc, const __m512i sum[8], uint32_t n_groups, const float *factor,
                       const float *base, float alpha)
 {
     TQ_UNROLL_FOR (uint32_t half = 0; half < 2; half++) {
@@ -124,11 +124,11 @@ TQ_INLINE void finish(float *acc, const __m512i sum[8], uint32_t n_groups, float
         tq_turn_lanes(x);
         TQ_UNROLL_FOR (uint32_t g = 0; g < LANES; g++)
             if (g < n_groups)
-                tq_add_sums(acc + g * GROUP + 16 * half, x[g], factor, base[g], alpha);
+                tq_add_sums(acc + g * GROUP + 16 * half, x[g], factor[g], base[g], alpha);
     }
 }
 
-/* `rows` rows, at most PAIR. w8 [rows][QUADS][16], base [rows][4]; x: expanded quads. */
+/* `rows` rows, at most PAIR. w8 [rows][QUADS][16], factor and base [rows][4]; x: expanded quads. */
 TQ_INLINE void sum_rows(float *acc, size_t acc_stride, const uint8_t *w8, const float *factor,
                         const float *base, const float *alpha, const uint8_t *x, uint32_t quads,
                         uint32_t n_groups, tq_walk *ahead, const uint32_t rows)
@@ -154,7 +154,8 @@ TQ_INLINE void sum_rows(float *acc, size_t acc_stride, const uint8_t *w8, const 
         }
     }
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
-        finish(acc + r * acc_stride, sum[r], n_groups, factor[r], base + LANES * r, alpha[r]);
+        finish(acc + r * acc_stride, sum[r], n_groups, factor + LANES * r, base + LANES * r,
+               alpha[r]);
 }
 
 /* Up to four rows. scale [n_groups][64] of the chunk, bound [64] the largest of all groups. */
@@ -164,19 +165,26 @@ TQ_INLINE void chunk_rows(float *acc, size_t acc_stride, const float *w, const f
                           const uint32_t rows)
 {
     uint8_t w8[TQ_SUM_ROWS * QUADS * 16] __attribute__((aligned(64)));
-    float down[4], factor[4], base[TQ_SUM_ROWS * LANES];
+    float down[4], factor[TQ_SUM_ROWS * LANES] = {0}, base[TQ_SUM_ROWS * LANES] = {0};
     tq_weight_steps by;
 
-    tq_find_steps(&by, w, bound, 255, rows);
-    _mm_storeu_ps(factor, _mm_mul_ps(by.down, _mm_set1_ps(of->unit)));
-    _mm_storeu_ps(down, _mm_mul_ps(by.down, _mm_set1_ps(of->mean)));
+    tq_find_steps(&by, w, bound, TQ_WEIGHT_TOP, rows);
+    _mm_storeu_ps(down, by.down);
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+        int32_t sum8[LANES];
         const __m128i all =
             round_weights(w8 + r * QUADS * 16, w + r * TQ_TILE, scale, n_groups, by.up[r]);
-        _mm_storeu_ps(base + LANES * r, _mm_mul_ps(_mm_cvtepi32_ps(all), _mm_set1_ps(down[r])));
+        _mm_storeu_si128((__m128i *)(void *)sum8, all);
+        /* A row's weights keep their sum in each group, see tq_round_bytes. */
+        for (uint32_t g = 0; g < n_groups; g++) {
+            const float sum = tq_dot_tile(w + r * TQ_TILE, scale + g * TQ_TILE);
+            const float step = down[r] > 0 && sum8[g] > 0 ? sum / (float)sum8[g] : 0;
+            factor[LANES * r + g] = down[r] >= 0 ? of->unit * step : NAN;
+            base[LANES * r + g] = of->mean * sum;
+        }
     }
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r += PAIR)
-        sum_rows(acc + r * acc_stride, acc_stride, w8 + r * QUADS * 16, factor + r,
+        sum_rows(acc + r * acc_stride, acc_stride, w8 + r * QUADS * 16, factor + LANES * r,
                  base + LANES * r, alpha + r, x, quads, n_groups, ahead,
                  rows - r < PAIR ? rows - r : PAIR);
 }

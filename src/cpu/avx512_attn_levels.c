@@ -344,17 +344,13 @@ TQ_INLINE void step_small(const tq_codec *v, float *acc, size_t acc_stride, cons
                           const float *alpha, const float *scale, const tq_level_source *source,
                           const tile_step *st, const uint32_t rows)
 {
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    uint8_t w8[TQ_SUM_ROWS * TQ_TILE] __attribute__((aligned(64)));
+    uint8_t w8[TQ_SUM_ROWS * TQ_TILE];
     float factor[4];
     tq_weight_steps by;
 
-    tq_find_steps(&by, w, scale, 255, rows);
-    _mm_storeu_ps(factor, _mm_mul_ps(by.down, _mm_set1_ps(source->unit)));
-    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-        const __m512i x = tq_round_bytes64(w + r * TQ_TILE, scale, by.up[r]);
-        _mm512_store_si512(w8 + r * TQ_TILE, _mm512_permutexvar_epi32(order, x));
-    }
+    tq_find_steps(&by, w, scale, TQ_WEIGHT_TOP, rows);
+    const __m128 down = tq_round_bytes(w8, &by, w, scale, rows);
+    _mm_storeu_ps(factor, _mm_mul_ps(down, _mm_set1_ps(source->unit)));
     if (st->by64)
         weigh_small64(acc, acc_stride, w8 + st->t, factor, alpha, st->level, st->quads, v->dim,
                       st->ahead, rows);

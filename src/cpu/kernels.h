@@ -156,7 +156,7 @@ typedef struct tq_codec_kernels {
  *                                             of Lloyd: 65500); centroids within 1e-4, 0.0175, 0
  *   norm-codebook and trellis                 to steps of largest / 255 up to 4 bits, 32767 above
  *
- * A row's weights of up to 255 may then be scaled so that they have the sum that they had before.
+ * A row's weights of up to 255 are then scaled so that they have the sum that they had before.
  * docs/numerics.md has what this adds to a format's own error. */
 #define TQ_TILE TQ_PAGE_TOKENS
 
