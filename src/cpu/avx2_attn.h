@@ -189,11 +189,16 @@ TQ_INLINE __m256 tq_column_f16(const uint8_t *plane, size_t stride, uint32_t n)
 }
 
 /* f16 numbers of a tile: dst [n_groups][dst_stride], `tokens` of them from token t on, a multiple
- * of
- * 8. Tokens from n on repeat token n - 1. */
+ * of 8. Tokens from n on repeat token n - 1. */
 TQ_INLINE void tq_load_columns(float *dst, size_t dst_stride, const uint8_t *plane, size_t stride,
                                uint32_t t, uint32_t tokens, uint32_t n, uint32_t n_groups)
 {
+    if (n_groups == 4 && t + tokens <= n) { /* head size 128, by far the most frequent */
+        const uint8_t *p = plane + t * stride;
+        for (uint32_t i = 0; i < tokens; i += 8, p += 8 * stride)
+            tq_transpose_f16(dst + i, dst_stride, p, stride, 8, 4);
+        return;
+    }
     for (uint32_t i = 0; i < tokens; i += 8) {
         const uint32_t from = t + i < n ? t + i : n - 1;
         const uint8_t *p = plane + from * stride;

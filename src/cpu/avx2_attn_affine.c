@@ -100,16 +100,16 @@ TQ_INLINE void prep(const tq_codec *k, void *dst, const float *q, uint32_t n_row
 
 /* ---- Tokens to lanes ------------------------------------------------------------------- */
 
-/* Dwords 0 .. words-1 of 8 rows from byte `from` on, words >= 4: dword i of all rows in out[i]. */
-TQ_INLINE void turn(__m256i *out, const uint8_t *const row[LANES], size_t from,
-                    const uint32_t words)
+/* Dwords 0 .. words-1 of 8 rows, words >= 4: dword i of all rows in out[i]. */
+TQ_INLINE void turn(__m256i *out, const uint8_t *row, size_t stride, const uint32_t words)
 {
+    const uint8_t *row4 = row + 4 * stride;
     for (uint32_t w = 0; w < words; w += 4) {
         const uint32_t at = w + 4 <= words ? w : words - 4; /* the last four may overlap */
         __m256i z[4];
         TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-            const __m128i *a = (const __m128i *)(const void *)(row[i] + from + (size_t)at * 4);
-            const __m128i *b = (const __m128i *)(const void *)(row[i + 4] + from + (size_t)at * 4);
+            const __m128i *a = (const __m128i *)(const void *)(row + i * stride + (size_t)at * 4);
+            const __m128i *b = (const __m128i *)(const void *)(row4 + i * stride + (size_t)at * 4);
             z[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(a)),
                                            _mm_loadu_si128(b), 1);
         }
@@ -204,10 +204,12 @@ TQ_INLINE void score_rows(float *s, const prepared *q, const step_words *words, 
             float *dst = s + r * TQ_TILE + i * LANES;
             const __m256 step = _mm256_loadu_ps(scale + i * LANES);
             const __m256 d = _mm256_cvtepi32_ps(dot[r][i]);
-            __m256 x = _mm256_mul_ps(q_sum, _mm256_loadu_ps(zero + i * LANES));
-            x = is_uniform ? _mm256_fmadd_ps(_mm256_mul_ps(q_scale, d), step, x)
-                           : _mm256_mul_ps(_mm256_fmadd_ps(q_scale, d, x), step);
-            _mm256_storeu_ps(dst, first ? x : _mm256_add_ps(x, _mm256_loadu_ps(dst)));
+            const __m256 old = first ? _mm256_setzero_ps() : _mm256_loadu_ps(dst);
+            const __m256 x = _mm256_mul_ps(q_sum, _mm256_loadu_ps(zero + i * LANES));
+            _mm256_storeu_ps(
+                dst, is_uniform
+                         ? _mm256_fmadd_ps(_mm256_mul_ps(q_scale, d), step, _mm256_add_ps(x, old))
+                         : _mm256_fmadd_ps(_mm256_fmadd_ps(q_scale, d, x), step, old));
         }
     }
 }
@@ -235,19 +237,24 @@ TQ_INLINE void score(const tq_codec *k, float *s, const void *prep_q, uint32_t n
     const uint32_t n_groups = k->dim / 32;
     tq_walk ahead = tq_walk_begin(keys, (n + STEP - 1) / STEP * n_groups);
     for (uint32_t t = 0; t < n; t += STEP) {
-        const uint8_t *row[STEP];
         float scale[MAX_GROUPS * STEP], zero[MAX_GROUPS * STEP];
-        const uint32_t m = n - t < STEP ? n - t : STEP;
-        row[0] = keys.codes + t * keys.codes_stride;
-        for (uint32_t i = 1; i < STEP; i++) /* tokens from n on repeat the last */
-            row[i] = row[i - 1] + (i < m ? keys.codes_stride : 0);
+        const uint8_t *row = keys.codes + t * keys.codes_stride;
+        size_t stride = keys.codes_stride;
+        uint8_t copy[STEP * MAX_GROUPS * 32];
+        if (n - t < STEP) { /* tokens from n on repeat the last */
+            for (uint32_t i = 0; i < STEP; i++) {
+                const uint32_t from = i < n - t ? i : n - t - 1;
+                memcpy(copy + i * k->code_bytes, row + from * stride, k->code_bytes);
+            }
+            row = copy, stride = k->code_bytes;
+        }
         tq_load_columns(scale, STEP, keys.scale, keys.scale_stride, t, STEP, n, k->n_groups);
         tq_load_columns(zero, STEP, keys.zero, keys.zero_stride, t, STEP, n, k->n_groups);
-        for (uint32_t g = 0; g < n_groups; g += at_once) {
+        for (uint32_t g = 0; g < n_groups; g += at_once, row += (size_t)at_once * bits * 4) {
             const uint32_t groups = n_groups - g < at_once ? n_groups - g : at_once;
             step_words words;
             for (uint32_t i = 0; i < SETS; i++)
-                turn(words.set[i], row + i * LANES, (size_t)g * bits * 4, groups * bits);
+                turn(words.set[i], row + i * LANES * stride, stride, groups * bits);
             for (uint32_t i = 0; i < groups; i++) {
                 const uint32_t at = (g + i) * 32 / k->group * STEP;
                 tq_walk_on(&ahead);

@@ -307,25 +307,26 @@ TQ_INLINE void weigh_rows(const tq_codec *v, float *acc, size_t acc_stride, cons
     uint8_t quads[2 * QUADS * QUAD_BYTES];
     tq_walk ahead = tq_walk_begin(values, n_groups * 2); /* rows 0..3 do it */
     for (uint32_t g = 0; g < n_groups; g += 2) {
+        const size_t stride = values.codes_stride;
         const uint8_t *codes = values.codes + (size_t)g * (GROUP / 8) * bits;
+        const uint8_t *last = codes + (n - 1) * stride;
         const float *s[2], *o[2];
         TQ_UNROLL_FOR (uint32_t i = 0; i < 2; i++) {
             const size_t at = (size_t)(g + i) * GROUP / v->group * TQ_TILE;
             s[i] = scale + at;
             o[i] = offset ? offset + at : NULL;
         }
-        for (uint32_t q = 0; q < 4 * n_units; q++) {
-            const uint8_t *row = codes + (size_t)4 * q * values.codes_stride;
-            size_t stride = values.codes_stride;
+        uint8_t *to = quads, *const end = quads + 4 * n_units * QUAD_BYTES;
+        uint32_t left = n;
+        for (; left >= 4; left -= 4, to += QUAD_BYTES, codes += 4 * stride)
+            expand(to, to + QUADS * QUAD_BYTES, codes, stride, f->book);
+        for (; to < end; to += QUAD_BYTES, left = 0) { /* tokens from n on repeat the last */
             uint8_t copy[4][GROUP];
-            if (4 * q + 4 > n) { /* tokens from n on repeat the last */
-                for (uint32_t i = 0; i < 4; i++) {
-                    const uint32_t t = 4 * q + i < n ? 4 * q + i : n - 1;
-                    memcpy(copy[i], codes + t * values.codes_stride, GROUP / 4 * bits);
-                }
-                row = copy[0], stride = GROUP;
+            for (uint32_t i = 0; i < 4; i++) {
+                const uint8_t *from = i < left ? codes + i * stride : last;
+                memcpy(copy[i], from, GROUP / 4 * bits);
             }
-            expand(quads + q * QUAD_BYTES, quads + (QUADS + q) * QUAD_BYTES, row, stride, f->book);
+            expand(to, to + QUADS * QUAD_BYTES, copy[0], GROUP, f->book);
         }
         for (uint32_t r = 0; r < n_rows; r += TQ_SUM_ROWS) {
             float *dst = acc + r * acc_stride + (size_t)g * GROUP;
@@ -361,16 +362,17 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
     tq_load_columns(scale, TQ_TILE, values.scale, values.scale_stride, 0, TQ_TILE, n, v->n_groups);
     /* Rotated groups are about as large as each other, others need not be. */
     float bound[TQ_TILE];
-    __m256 signs = _mm256_setzero_ps();
-    for (uint32_t t = 0; t < TQ_TILE; t += 8) {
-        __m256 x = _mm256_setzero_ps();
-        for (uint32_t g = 0; g < v->n_groups; g++) {
-            const __m256 y = _mm256_loadu_ps(scale + g * TQ_TILE + t);
-            x = tq_larger(y, x);
-            signs = _mm256_or_ps(signs, y);
+    __m256 most[TQ_TILE / 8], signs = _mm256_setzero_ps();
+    TQ_UNROLL_FOR (uint32_t i = 0; i < TQ_TILE / 8; i++)
+        most[i] = _mm256_setzero_ps();
+    for (uint32_t g = 0; g < v->n_groups; g++)
+        TQ_UNROLL_FOR (uint32_t i = 0; i < TQ_TILE / 8; i++) {
+            const __m256 x = _mm256_loadu_ps(scale + g * TQ_TILE + 8 * i);
+            most[i] = tq_larger(x, most[i]);
+            signs = _mm256_or_ps(signs, x);
         }
-        _mm256_storeu_ps(bound + t, x);
-    }
+    TQ_UNROLL_FOR (uint32_t i = 0; i < TQ_TILE / 8; i++)
+        _mm256_storeu_ps(bound + 8 * i, most[i]);
     if (_mm256_movemask_ps(signs)) {
         tq_avx2_weigh_decoded(v, acc, acc_stride, w, alpha, n_rows, values, n);
         return;
