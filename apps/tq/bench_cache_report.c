@@ -78,9 +78,9 @@ bool cache_open_csv(cache_bench *b)
     return bench_csv_open(&b->csv, b->csv_name, columns);
 }
 
-bool cache_write_csv(const cache_bench *b)
+bool cache_write_csv(cache_bench *b)
 {
-    FILE *f = b->csv;
+    FILE *f = b->csv.f;
     for (size_t i = 0; f && i < b->n_sides; i++) {
         const cache_side *s = &b->sides[i];
         for (uint32_t r = 0; r < b->n_rounds; r++) {
@@ -97,7 +97,7 @@ bool cache_write_csv(const cache_bench *b)
             fputc('\n', f);
         }
     }
-    return bench_csv_close(f, b->csv_name);
+    return save_close(&b->csv, true);
 }
 
 /* Each scheme a point: what a token takes against how fast tokens go in. */

@@ -96,7 +96,7 @@ typedef struct codec_bench {
     double clock_hz;
     bench_machine machine;
     const char *csv_name, *plot_name;
-    FILE *csv;
+    save_file csv;
     codec_point points[N_FORMATS + 1]; /* of the best instruction set */
     size_t n_points;
 } codec_bench;
@@ -247,13 +247,13 @@ static void note(codec_bench *b, const char *name, const coders *k, size_t isa,
 {
     char isa_text[64];
     const double encode = times[0][b->n_rounds / 2], decode = times[1][b->n_rounds / 2];
-    if (b->csv) {
-        bench_csv_machine(b->csv, &b->machine);
-        fprintf(b->csv, "%u,", b->dim);
-        bench_csv_text(b->csv, name);
-        fprintf(b->csv, ",%s,%zu,%u,%.5f,%.5f,%.5f,%.5f\n", setup_isa_names(isa_text, b->isas[isa]),
-                k->block_bytes, b->n_rounds, encode * 1e6, times[0][0] * 1e6, decode * 1e6,
-                times[1][0] * 1e6);
+    if (b->csv.f) {
+        bench_csv_machine(b->csv.f, &b->machine);
+        fprintf(b->csv.f, "%u,", b->dim);
+        bench_csv_text(b->csv.f, name);
+        fprintf(b->csv.f, ",%s,%zu,%u,%.5f,%.5f,%.5f,%.5f\n",
+                setup_isa_names(isa_text, b->isas[isa]), k->block_bytes, b->n_rounds, encode * 1e6,
+                times[0][0] * 1e6, decode * 1e6, times[1][0] * 1e6);
     }
     if (isa + 1 == b->n_isas && k->n == 1) {
         b->points[b->n_points++] =
@@ -297,7 +297,7 @@ static bool bench_formats(codec_bench *b, const struct format *f, size_t n)
         out_write("\n", 1);
         note(b, f->name, &k[i], i, times[i]);
     }
-    return bench_csv_flush(b->csv, b->csv_name) && out_flush();
+    return save_flush(&b->csv) && out_flush();
 }
 
 /* Points of the formats whose names begin so and end in the default effort, if in any. */
@@ -419,7 +419,7 @@ static int codec_bench_run(codec_bench *b, uint32_t mask)
     for (size_t i = 0; ok && i < N_FORMATS; i++) {
         ok = bench_formats(b, &formats[i], 1);
     }
-    ok = bench_csv_close(b->csv, b->csv_name) && ok && (!b->plot_name || draw(b));
+    ok = save_close(&b->csv, ok) && ok && (!b->plot_name || draw(b));
     free(b->rows);
     free(b->decoded);
     free(b->blocks);

@@ -55,7 +55,7 @@ typedef struct bench {
     int32_t *text; /* tokens of prompt_text, repeated to any length */
     size_t n_text;
     int32_t *ids; /* [n_prompt + n_gen] */
-    FILE *csv;
+    save_file csv;
     bench_machine machine;
 } bench;
 
@@ -236,16 +236,16 @@ static void put_table(const bench *b, size_t n_prompt)
 
 static void csv_row(const bench *b, const side *s, size_t n_prompt, size_t round)
 {
-    if (!b->csv) {
+    if (!b->csv.f) {
         return;
     }
-    bench_csv_machine(b->csv, &b->machine);
+    bench_csv_machine(b->csv.f, &b->machine);
     const char *const texts[] = {b->info.name, b->info.weights, s->name, s->kv};
     for (size_t i = 0; i < 4; i++) {
-        bench_csv_text(b->csv, texts[i]);
-        fputc(',', b->csv);
+        bench_csv_text(b->csv.f, texts[i]);
+        fputc(',', b->csv.f);
     }
-    fprintf(b->csv, "%zu,%u,%zu,%.3f,%.3f,%zu\n", n_prompt, b->o->n_gen, round + 1,
+    fprintf(b->csv.f, "%zu,%u,%zu,%.3f,%.3f,%zu\n", n_prompt, b->o->n_gen, round + 1,
             s->prompt_tps[round], s->decode_tps[round], s->n_agree);
 }
 
@@ -281,7 +281,7 @@ static bool measure(bench *b, size_t n_prompt)
             s->decode_tps[r] = (double)b->o->n_gen / decode_s;
             csv_row(b, s, n_prompt, r);
         }
-        if (!bench_csv_flush(b->csv, b->o->csv)) {
+        if (!save_flush(&b->csv)) {
             return false;
         }
     }
@@ -378,7 +378,7 @@ static int bench_run(const bench_options *o)
     for (size_t i = 0; ok && i < o->ctx.n; i++) {
         ok = measure(&b, o->ctx.at[i]);
     }
-    ok = bench_csv_close(b.csv, o->csv) && ok && (!o->plot || draw(&b));
+    ok = save_close(&b.csv, ok) && ok && (!o->plot || draw(&b));
     for (size_t i = 0; i < b.n_sides; i++) {
         tqe_session_free(b.sides[i].session);
         tqe_peer_free(b.sides[i].peer);

@@ -7,6 +7,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "evaluation.h"
 #include "out.h"
+#include "save.h"
 #include "text.h"
 
 #include <errno.h>
@@ -371,7 +372,7 @@ bool eval_write_csv(const evaluation *e, const eval_row *rows, const char *path)
     if (!ok) {
         msg_error("not enough memory to write '%s'", path);
     }
-    ok = ok && eval_write_file(path, text, n);
+    ok = ok && save_bytes(NULL, path, text, n);
     free(text);
     free(lengths);
     free(depths);

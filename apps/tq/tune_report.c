@@ -6,6 +6,7 @@
  * which served for no choice but the last one, whether to keep the answer.
  */
 #include "out.h"
+#include "save.h"
 #include "scheme_files.h"
 #include "snapshot.h"
 #include "tuning.h"
@@ -322,7 +323,7 @@ bool tune_write_json(const tuning *t, const char *path)
         msg_error("not enough memory for '%s'", path);
         return false;
     }
-    bool ok = eval_write_file(path, text, strlen(text));
+    bool ok = save_bytes(NULL, path, text, strlen(text));
     free(text);
     return ok;
 }
