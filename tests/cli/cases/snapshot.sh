@@ -99,6 +99,8 @@ ls store/*.bad | wc -l
 gen -p a -n 1 --prefix-store none/store 2>&1 | grep warning
 gen -p "$text" -n 1 --prefix-store small --prefix-limit 1K 2>&1 | sed -n '/^tq.*warning/p' | digits
 ls small/*.page 2>/dev/null | wc -l
+# Also for a prompt shorter than a page.
+gen -p a -n 1 --prefix-store small --prefix-limit 1K 2>&1 | sed -n '/^tq.*warning/p' | digits
 # What lies in the folder of a store says what it is, and is no session.
 rm -rf store
 gen -p "$text" -n 1 --kv turbo4,tail=8 --prefix-store store >/dev/null 2>&1
