@@ -218,12 +218,13 @@ static size_t buffer_bytes(void)
 static void put_times(const codec_bench *b, const double *t, double scalar)
 {
     const double bytes = (double)b->dim * sizeof(float), median = t[b->n_rounds / 2];
-    out_printf(" %8.2f %7.2f %8.2f %8.3f", bytes / median * 1e-9, bytes / t[0] * 1e-9,
-               median * b->clock_hz / b->dim, median * 1e6);
+    const double cycles = median * b->clock_hz / b->dim;
+    out_printf(" %6.2f %6.2f %5.*f", bytes / median * 1e-9, bytes / t[0] * 1e-9,
+               cycles < 99.995 ? 2 : 1, cycles);
     if (scalar > 0) {
-        out_printf(" %6.1fx", scalar / median);
+        out_printf(" %5.1fx", scalar / median);
     } else {
-        out_printf("%8s", "-");
+        out_printf("%7s", "-");
     }
 }
 
@@ -287,7 +288,7 @@ static bool bench_formats(codec_bench *b, const struct format *f, size_t n)
         }
     }
     for (size_t i = 0; i < b->n_isas; i++) {
-        out_printf("%-13s%6zu  %-7s", i ? "" : f->name, k[i].block_bytes,
+        out_printf("%-13s%5zu %-6s", i ? "" : f->name, k[i].block_bytes,
                    setup_isa_names(name, b->isas[i]));
         for (int way = 0; way < 2; way++) {
             qsort(times[i][way], b->n_rounds, sizeof times[i][way][0], compare);
@@ -350,14 +351,15 @@ static void put_head(const codec_bench *b)
 {
     char size[32];
     bench_put_machine(&b->machine);
-    out_printf("vectors of %u f32, median of %u rounds\n", b->dim, b->n_rounds);
+    out_printf("vectors of %u f32, median of %u rounds; cyc: cycles of an element\n", b->dim,
+               b->n_rounds);
     out_printf("memory: reads %.2f GB/s (%s); clock %.2f GHz\n\n", measure_read(b) * 1e-9,
                text_size(size, b->n_rows * b->dim * sizeof(float)), b->clock_hz * 1e-9);
-    out_printf("%s%-13s%6s  %-7s%42s%42s%s\n", out_bold(), "", "", "", "encode, rows from memory",
+    out_printf("%s%-13s%5s %-6s%27s%27s%s\n", out_bold(), "", "", "", "encode, rows from memory",
                "decode, into a cache", out_plain());
-    out_printf("%s%-13s%6s  %-7s", out_bold(), "format", "bytes", "isa");
+    out_printf("%s%-13s%5s %-6s", out_bold(), "format", "bytes", "isa");
     for (int side = 0; side < 2; side++) {
-        out_printf("%9s%8s%9s%9s%8s", "GB/s f32", "best", "cyc/elem", "us/row", "scalar");
+        out_printf("%7s%7s%6s%7s", "GB/s", "best", "cyc", "scalar");
     }
     out_printf("%s\n", out_plain());
 }

@@ -191,12 +191,12 @@ static const side *reference_side(const bench *b)
     return b->n_sides > 1 ? &b->sides[0] : NULL;
 }
 
-static void put_rate(const double *v, const double *ref, size_t n)
+static void put_rate(const double *v, const double *ref, size_t n, bool last)
 {
     out_printf("%10.1f%9.1f", bench_median(v, n), bench_most(v, n));
     if (ref) {
         out_printf("%7.3f", bench_ratio(v, ref, n));
-    } else {
+    } else if (!last) {
         out_printf("%7s", "");
     }
 }
@@ -211,22 +211,22 @@ static void put_table(const bench *b, size_t n_prompt)
                "---- decode tokens/s ----", out_plain());
     out_printf("%s%-24s", out_bold(), "");
     for (int i = 0; i < 2; i++) {
-        out_printf("%10s%9s%7s", "median", "best", ref ? "ratio" : "");
+        out_printf("%10s%9s%s", "median", "best", ref ? "  ratio" : i == 0 ? "       " : "");
     }
     out_printf("%s\n", out_plain());
     for (size_t i = 0; i < b->n_sides; i++) {
         const side *s = &b->sides[i];
         bool is_ref = s == ref;
         out_printf("%-6s%-18s", s->name, s->kv);
-        put_rate(s->prompt_tps, ref && !is_ref ? ref->prompt_tps : NULL, n);
-        put_rate(s->decode_tps, ref && !is_ref ? ref->decode_tps : NULL, n);
+        put_rate(s->prompt_tps, ref && !is_ref ? ref->prompt_tps : NULL, n, false);
+        put_rate(s->decode_tps, ref && !is_ref ? ref->decode_tps : NULL, n, true);
         out_write("\n", 1);
     }
     if (ref) {
         out_printf("ratio: speed over that of %s %s, median over the rounds\n", ref->name, ref->kv);
-        out_printf("same likeliest token as %s %s:", b->sides[0].name, b->sides[0].kv);
+        out_printf("same likeliest token as %s %s:\n", b->sides[0].name, b->sides[0].kv);
         for (size_t i = 1; i < b->n_sides; i++) {
-            out_printf("%s %s %s %zu of %u", i > 1 ? "," : "", b->sides[i].name, b->sides[i].kv,
+            out_printf("%s  %s %s %zu of %u", i > 1 ? ",\n" : "", b->sides[i].name, b->sides[i].kv,
                        b->sides[i].n_agree, b->o->n_gen);
         }
         out_write("\n", 1);

@@ -238,11 +238,11 @@ static void report(const bench *b)
     put_found(b, "prompt, in a store in memory", FOUND_MEMORY);
     out_printf("ratio: speed over that of the plain file, median over the rounds\n\n");
     double cold = bench_median(b->seconds[LOAD], n), warm = bench_median(b->seconds[LOAD_AGAIN], n);
-    out_printf("computing the tokens %.1f ms: restoring is %.0f times faster, %.0f times from "
-               "memory\n",
+    out_printf("computing the tokens %.1f ms: restoring is %.0f times faster,\n"
+               "%.0f times from memory\n",
                1e3 * b->compute_s, b->compute_s / cold, b->compute_s / warm);
-    out_printf("a prompt is there %.0f times faster from a store on the disk, %.0f times from one "
-               "in memory\n",
+    out_printf("a prompt is there %.0f times faster from a store on the disk,\n"
+               "%.0f times from one in memory\n",
                b->compute_s / bench_median(b->seconds[FOUND_DISK], n),
                b->compute_s / bench_median(b->seconds[FOUND_MEMORY], n));
     stored_report(&b->stored);

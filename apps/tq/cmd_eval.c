@@ -140,7 +140,7 @@ static void put_header(const evaluation *e)
              e->model.weights);
     out_text(name, strlen(name));
     if (e->n_windows) {
-        out_printf("; %zu %s of %u tokens in steps of %u, scored from position %u", e->n_windows,
+        out_printf("\n%zu %s of %u tokens in steps of %u, scored from position %u", e->n_windows,
                    e->n_windows == 1 ? "window" : "windows", e->n_ctx,
                    e->batch < e->n_ctx ? e->batch : e->n_ctx, e->from);
     }

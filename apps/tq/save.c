@@ -69,6 +69,8 @@ bool save_open(save_file *s, const char *flag, const char *path)
         forget(s);
         return false;
     }
+    /* Room for what comes between two flushes: those say why a write failed. */
+    (void)setvbuf(s->f, NULL, _IOFBF, (size_t)1 << 18);
     return true;
 }
 
@@ -124,7 +126,11 @@ bool save_bytes(const char *flag, const char *path, const char *data, size_t n)
         save_close(&s, false);
         return false;
     }
-    fwrite(data, 1, n, s.f); /* the stream remembers an error */
+    if (fwrite(data, 1, n, s.f) != n) {
+        failed(&s, errno);
+        save_close(&s, false);
+        return false;
+    }
     return save_close(&s, true);
 }
 

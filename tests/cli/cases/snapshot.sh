@@ -133,5 +133,5 @@ t run -m "$BUNDLED" --kv turbo4,kmean=means -p a -n 1 | sed "s|$BUNDLED|MODEL|"
 "$TQ" bench snapshot -m "$BUNDLED" -t 1 -p 200 -r 1 2>/dev/null >bench.txt
 echo "exit $?"
 sed 1,2d bench.txt | digits # the machine is anyone's
-sed -nE 's/.* times faster, ([0-9]+) times from memory$/\1/p' bench.txt | awk '{ print ($1 >= 20) }'
+sed -nE 's/^([0-9]+) times from memory$/\1/p' bench.txt | awk '{ print ($1 >= 20) }'
 ls tq-bench.* 2>/dev/null | wc -l
