@@ -412,18 +412,23 @@ bool tqe_disk_has(const tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_I
            (!S_ISREG(sb.st_mode) || faccessat(d->dir_fd, name, R_OK, 0) == 0);
 }
 
-bool tqe_disk_put(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], uint8_t *bytes,
-                  size_t n, tqe_disk_use use)
+bool tqe_disk_takes(tqe_disk *d, uint64_t n)
 {
-    item *it = calloc(1, sizeof(*it));
-    bool ok = it != NULL && n <= d->limit_bytes;
     if (n > d->limit_bytes && !d->limit_said) {
         d->limit_said = true;
         complain(d,
                  "its limit of %llu bytes is less than a page of this model and scheme takes: "
-                 "nothing is stored; %zu is the least that stores one",
-                 (unsigned long long)d->limit_bytes, n);
+                 "nothing is stored; %llu is the least that stores one",
+                 (unsigned long long)d->limit_bytes, (unsigned long long)n);
     }
+    return n <= d->limit_bytes;
+}
+
+bool tqe_disk_put(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], uint8_t *bytes,
+                  size_t n, tqe_disk_use use)
+{
+    item *it = calloc(1, sizeof(*it));
+    bool ok = tqe_disk_takes(d, n) && it != NULL;
     (void)pthread_mutex_lock(&d->mutex);
     const bool full = ok && !d->failed && n > d->queue_limit - d->queue_bytes;
     ok = ok && !d->failed && !full;

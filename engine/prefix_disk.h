@@ -32,6 +32,8 @@ typedef struct tqe_disk_use {
     uint32_t order;        /* 0: the first page */
 } tqe_disk_use;
 
+/* Can a file of n bytes be stored, whatever else goes? If not, that is a problem, said once. */
+bool tqe_disk_takes(tqe_disk *d, uint64_t n);
 /* Queue bytes [n], malloc'ed, which become the store's. Never waits: false when the queue is full
  * or writing has failed before; the bytes are freed all the same. */
 bool tqe_disk_put(tqe_disk *d, tqe_disk_kind kind, const uint8_t key[TQE_ID_BYTES], uint8_t *bytes,

@@ -116,6 +116,29 @@ static bool in_page(const tqe_snap *h, const tqe_snap_part *t)
     return t->form == TQ_FORM_PACKED && h->layers[t->layer].window == 0;
 }
 
+/* A limit that no page fits is said with the first prompt, be it shorter than a page. */
+static tqe_status check_limit(const job *j, tqe_error *err)
+{
+    tqe_snap h = j->head;
+    h.kind = TQE_SNAP_PAGE;
+    h.n_tokens = TQ_PAGE_TOKENS;
+    h.n_parts = 0;
+    h.parts = calloc((size_t)h.n_layers + 1, sizeof(*h.parts));
+    if (h.parts == NULL) {
+        return tqe_fail(err, TQE_ERR_NOMEM, "out of memory");
+    }
+    for (uint32_t i = 0; i < h.n_layers; i++) {
+        const tqe_snap_layer *l = &h.layers[i];
+        if (l->window == 0 && l->donor == 0) {
+            h.parts[h.n_parts++].bytes = tqe_snap_part_bytes(l, TQ_FORM_PACKED, TQ_PAGE_TOKENS);
+        }
+    }
+    (void)tqe_snap_place(&h);
+    (void)tqe_disk_takes(j->p->disk, h.file_bytes);
+    free(h.parts);
+    return TQE_OK;
+}
+
 /* A file of some parts of the running timeline, in memory. */
 static tqe_status build(const job *j, tqe_snap_kind kind, uint32_t page, tqe_snap_part *parts,
                         uint32_t n_parts, uint8_t **bytes, size_t *n, tqe_error *err)
@@ -482,7 +505,7 @@ static tqe_status job_init(job *j, tqe_error *err)
     }
     make_root(j);
     make_keys(j);
-    return TQE_OK;
+    return j->has_pages && j->p->disk != NULL ? check_limit(j, err) : TQE_OK;
 }
 
 /* Common prefix of the running timeline and the prompt, short of the last token, if the timeline

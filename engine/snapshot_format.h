@@ -66,6 +66,8 @@ typedef struct tqe_snap {
     tqe_snap_part *parts;   /* [n_parts] */
 } tqe_snap;
 
+/* Bytes of n_tokens rows of a layer, whose fields are valid. */
+uint64_t tqe_snap_part_bytes(const tqe_snap_layer *l, uint32_t form, uint32_t n_tokens);
 /* Bytes of the header, from the counts and the scheme. */
 uint64_t tqe_snap_header_bytes(const tqe_snap *h);
 /* Place the parts one after another behind the header: off, header_bytes, file_bytes. bytes of the

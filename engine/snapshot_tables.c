@@ -155,8 +155,7 @@ static tqe_status decode_tokens(tqe_snap *h, const uint8_t *header, const places
                                "bytes after the logits", err);
 }
 
-/* Bytes of n_tokens rows of a layer. */
-static uint64_t part_bytes(const tqe_snap_layer *l, uint32_t form, uint32_t n_tokens)
+uint64_t tqe_snap_part_bytes(const tqe_snap_layer *l, uint32_t form, uint32_t n_tokens)
 {
     tq_codec k, v;
     uint64_t row = 2 * ((uint64_t)l->d_k + l->d_v);
@@ -224,7 +223,7 @@ static tqe_status decode_parts(tqe_snap *h, const uint8_t *header, const places 
         if (st != TQE_OK) {
             return st;
         }
-        const uint64_t want = part_bytes(&h->layers[t->layer], t->form, t->n_tokens);
+        const uint64_t want = tqe_snap_part_bytes(&h->layers[t->layer], t->form, t->n_tokens);
         if (t->off != next_off || t->bytes != want) {
             return tqe_snap_bad(err, "page table", off + 16,
                                 "part %u has %llu bytes at %llu, not %llu at %llu", i,

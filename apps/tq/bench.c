@@ -11,7 +11,6 @@
 #include "setup.h"
 #include "turboquant.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -128,20 +127,14 @@ void bench_bad_dims(const char *name, const tq_scheme *scheme, uint32_t d_k, uin
 
 /* ---- CSV --------------------------------------------------------------------------------- */
 
-static bool cannot_write(const char *file)
+bool bench_csv_open(save_file *f, const char *file, const char *columns)
 {
-    msg_error("--csv: cannot write '%s': %s", file, strerror(errno));
-    return false;
-}
-
-bool bench_csv_open(FILE **f, const char *file, const char *columns)
-{
-    *f = file ? fopen(file, "w") : NULL;
-    if (file && !*f) {
-        return cannot_write(file);
+    *f = (save_file){0};
+    if (file && (!save_check("--csv", file) || !save_open(f, "--csv", file))) {
+        return false;
     }
-    if (*f) {
-        fprintf(*f, "cpu,isa,threads,load,%s\n", columns);
+    if (f->f) {
+        fprintf(f->f, "cpu,isa,threads,load,%s\n", columns);
     }
     return true;
 }
@@ -166,14 +159,4 @@ void bench_csv_machine(FILE *f, const bench_machine *m)
         bench_csv_text(f, m->isa);
         fprintf(f, ",%u,%.2f,", m->n_threads, m->load);
     }
-}
-
-bool bench_csv_flush(FILE *f, const char *file)
-{
-    return !f || fflush(f) == 0 || cannot_write(file);
-}
-
-bool bench_csv_close(FILE *f, const char *file)
-{
-    return !f || fclose(f) == 0 || cannot_write(file);
 }

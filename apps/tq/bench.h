@@ -4,6 +4,7 @@
 #ifndef TQ_APP_BENCH_H
 #define TQ_APP_BENCH_H
 
+#include "save.h"
 #include "turboquant.h"
 
 #include <stdbool.h>
@@ -45,14 +46,11 @@ void bench_bad_dims(const char *name, const tq_scheme *scheme, uint32_t d_k, uin
 
 /* ---- CSV: the machine's columns come first, in every file the same ---- */
 
-/* NULL file: *f is NULL and all is well. False: a message was written. */
-bool bench_csv_open(FILE **f, const char *file, const char *columns);
+/* NULL file: f stays closed and all is well. False: a message was written. */
+bool bench_csv_open(save_file *f, const char *file, const char *columns);
 /* "cpu,isa,threads,load," of a row; f NULL: nothing. */
 void bench_csv_machine(FILE *f, const bench_machine *m);
 /* A quoted field, without a comma. */
 void bench_csv_text(FILE *f, const char *s);
-/* Bring what is written to the file, for a run that may be stopped. */
-bool bench_csv_flush(FILE *f, const char *file);
-bool bench_csv_close(FILE *f, const char *file);
 
 #endif

@@ -52,7 +52,7 @@ typedef struct attn_bench {
     size_t read_bytes;
     double best_read; /* bytes per second, of all contexts */
     bench_machine machine;
-    FILE *csv;
+    save_file csv;
     attn_point points[ATTN_MAX_SIDES * ARG_LIST_MAX];
     size_t n_points;
 } attn_bench;
@@ -91,6 +91,7 @@ int attn_bench_run(attn_bench *b);
 bool attn_report_open(attn_bench *b);       /* the CSV */
 void attn_report_head(const attn_bench *b); /* what and where */
 bool attn_report_context(attn_bench *b);    /* after the rounds of one context */
-bool attn_report_close(attn_bench *b);      /* the CSV's end, and the plot */
+/* ok: keep the CSV, and draw the plot. False: not ok, or a message was written. */
+bool attn_report_close(attn_bench *b, bool ok);
 
 #endif

@@ -41,29 +41,29 @@ void attn_report_head(const attn_bench *b)
 static void put_times(const attn_bench *b)
 {
     const double limit = read_rate(b);
-    out_printf("\n%sn_kv %-19u%20s%10s%8s%7s%20s%s\n", out_bold(), b->shape.n_kv, "---- ms ----",
-               "us per", "", "of", "error against the", out_plain());
-    out_printf("%s%-24s%10s%10s%10s%8s%7s%11s%9s%s\n", out_bold(), "", "best", "median", "token",
+    out_printf("\n%sn_kv %-18u%17s%9s%7s%6s%18s%s\n", out_bold(), b->shape.n_kv, "-- ms --",
+               "us per", "", "of", "error against", out_plain());
+    out_printf("%s%-23s%9s%9s%9s%7s%5s%9s%9s%s\n", out_bold(), "", "best", "median", "token",
                "GB/s", "read", "original", "stored", out_plain());
-    out_printf("%-54s%8.2f%6d%%\n", "reading of memory", limit * 1e-9, 100);
+    out_printf("%-50s%7.2f%4d%%\n", "reading of memory", limit * 1e-9, 100);
     for (uint32_t i = 0; i < b->n_sides; i++) {
         const attn_side *s = &b->sides[i];
         double least = bench_least(s->seconds, b->n_done), rate = (double)s->bytes / least;
-        out_printf("%-5s%-19s%10.3f%10.3f%10.4f%8.2f%6.0f%%%11.1e", s->is_peer ? "ggml" : "tq",
+        out_printf("%-5s%-18s %8.3f %8.3f %8.4f %6.2f%4.0f%% %8.1e", s->is_peer ? "ggml" : "tq",
                    s->name, least * 1e3, bench_median(s->seconds, b->n_done) * 1e3,
                    least * 1e6 / b->shape.n_kv, rate * 1e-9, 100 * rate / limit, s->error);
         if (s->is_peer) {
             out_write("\n", 1);
         } else {
-            out_printf("%9.1e\n", s->stored);
+            out_printf(" %8.1e\n", s->stored);
         }
     }
 }
 
-/* Ours down, peers across, six at a time. */
+/* Ours down, peers across, three at a time. */
 static void put_ratios(const attn_bench *b)
 {
-    enum { COLUMNS = 6 };
+    enum { COLUMNS = 3 };
     for (uint32_t first = b->n_ours; first < b->n_sides; first += COLUMNS) {
         uint32_t end = first + COLUMNS < b->n_sides ? first + COLUMNS : b->n_sides;
         out_printf("\n%s%-24s", out_bold(), "times as fast as ggml");
@@ -99,22 +99,22 @@ static void csv_row(const attn_bench *b, const attn_side *s)
 {
     const attn_shape *sh = &b->shape;
     double least = bench_least(s->seconds, b->n_done), rate = (double)s->bytes / least;
-    bench_csv_machine(b->csv, &b->machine);
-    fprintf(b->csv, "%s,%s,%u,%u,%u,%u,%u,%u,%s,", b->cpu_clock ? "cpu" : "wall",
+    bench_csv_machine(b->csv.f, &b->machine);
+    fprintf(b->csv.f, "%s,%s,%u,%u,%u,%u,%u,%u,%s,", b->cpu_clock ? "cpu" : "wall",
             b->hot ? "hot" : "cold", sh->n_heads, sh->n_kv_heads, sh->d_k, sh->d_v, sh->q_len,
             sh->n_kv, s->is_peer ? "ggml" : "tq");
-    bench_csv_text(b->csv, s->name);
-    fprintf(b->csv, ",%u,%zu,", b->n_done, s->bytes);
-    fprintf(b->csv, "%.6f,%.6f,%.6f,%.4f,%.4f,%.4f,%.4e,", least * 1e3,
+    bench_csv_text(b->csv.f, s->name);
+    fprintf(b->csv.f, ",%u,%zu,", b->n_done, s->bytes);
+    fprintf(b->csv.f, "%.6f,%.6f,%.6f,%.4f,%.4f,%.4f,%.4e,", least * 1e3,
             bench_median(s->seconds, b->n_done) * 1e3, least * 1e6 / sh->n_kv, rate * 1e-9,
             read_rate(b) * 1e-9, rate / read_rate(b), s->error);
     if (!s->is_peer) {
-        fprintf(b->csv, "%.4e", s->stored);
+        fprintf(b->csv.f, "%.4e", s->stored);
     }
     for (uint32_t p = b->n_ours; p < b->n_sides; p++) {
-        fprintf(b->csv, ",%.4f", ratio(b, s, &b->sides[p]));
+        fprintf(b->csv.f, ",%.4f", ratio(b, s, &b->sides[p]));
     }
-    fputc('\n', b->csv);
+    fputc('\n', b->csv.f);
 }
 
 bool attn_report_context(attn_bench *b)
@@ -126,11 +126,11 @@ bool attn_report_context(attn_bench *b)
         const attn_side *s = &b->sides[i];
         b->points[b->n_points++] =
             (attn_point){b->shape.n_kv, i, bench_least(s->seconds, b->n_done), s->bytes};
-        if (b->csv) {
+        if (b->csv.f) {
             csv_row(b, s);
         }
     }
-    return bench_csv_flush(b->csv, b->csv_name) && out_flush();
+    return save_flush(&b->csv) && out_flush();
 }
 
 /* ---- Plot -------------------------------------------------------------------------------- */
@@ -198,9 +198,8 @@ static bool draw(const attn_bench *b)
     return plot_draw(&p);
 }
 
-bool attn_report_close(attn_bench *b)
+bool attn_report_close(attn_bench *b, bool ok)
 {
-    bool ok = bench_csv_close(b->csv, b->csv_name);
-    b->csv = NULL;
-    return (!b->plot_name || !b->n_points || draw(b)) && ok;
+    ok = save_close(&b->csv, ok) && ok;
+    return ok && (!b->plot_name || !b->n_points || draw(b));
 }

@@ -290,6 +290,7 @@ static int bench_run(cache_bench *b)
         cache_put_tables(b);
         ok = cache_write_csv(b) && (!b->plot_name || cache_draw(b));
     }
+    save_close(&b->csv, false); /* after a failure it is still open */
     for (size_t i = 0; i < b->n_sides; i++) {
         tq_cache_destroy(b->sides[i].cache);
     }

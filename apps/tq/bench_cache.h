@@ -38,7 +38,7 @@ typedef struct cache_bench {
     double (*now)(void); /* the clock */
     bool cpu_time;
     const char *csv_name, *plot_name;
-    FILE *csv;
+    save_file csv;
     bench_machine machine;
     team *team;
     cache_side sides[CACHE_MAX_SIDES];
@@ -52,7 +52,7 @@ typedef struct cache_bench {
 
 bool cache_open_csv(cache_bench *b); /* before the work */
 void cache_put_tables(const cache_bench *b);
-bool cache_write_csv(const cache_bench *b); /* all rows, and closes it */
+bool cache_write_csv(cache_bench *b); /* all rows, and closes it */
 bool cache_draw(const cache_bench *b);
 
 #endif

@@ -35,33 +35,32 @@ static double exchange(const cache_bench *b, const cache_side *s, action what)
 void cache_put_tables(const cache_bench *b)
 {
     char x[32], y[32], z[32];
-    out_printf("\n%s%-20s%8s%9s%13s%14s%14s%14s%s\n", out_bold(), "size", "bits", "B/token",
+    out_printf("\n%s%-20s%7s%8s%12s%11s%11s%11s%s\n", out_bold(), "size", "bits", "B/token",
                text_size(x, b->memory), "planned", "allocated", "resident", out_plain());
-    out_printf("%s%-20s%8s%9s%13s%14s%14s%14s%s\n", out_bold(), "", "", "", "tokens", "", "",
+    out_printf("%s%-20s%7s%8s%12s%11s%11s%11s%s\n", out_bold(), "", "", "", "tokens", "", "",
                "when full", out_plain());
     for (size_t i = 0; i < b->n_sides; i++) {
         const cache_side *s = &b->sides[i];
-        out_printf("%-20s%8.3f%9zu%13s", s->name, bits_of(b, s), s->bytes_per_token,
+        out_printf("%-20s%7.3f%8zu%12s", s->name, bits_of(b, s), s->bytes_per_token,
                    text_count(x, s->fits));
-        out_printf("%14s%14s%14s\n", text_size(x, s->planned), text_size(y, s->allocated),
+        out_printf("%11s%11s%11s\n", text_size(x, s->planned), text_size(y, s->allocated),
                    s->resident ? text_size(z, s->resident) : "-");
     }
-    out_printf("\n%s%-20s%12s%9s%9s%9s%9s%9s%9s%9s%s\n", out_bold(), "time", "append", "append",
-               "one", "fork", "and one", "truncate", "export", "import", out_plain());
-    out_printf("%s%-20s%12s%9s%9s%9s%9s%9s%9s%9s%s\n", out_bold(), "", "tokens/s", "best", "us",
+    out_printf("\n%s%-20s%9s%9s%7s%7s%8s%6s%7s%7s%s\n", out_bold(), "time", "append", "append",
+               "one", "fork", "and one", "cut", "export", "import", out_plain());
+    out_printf("%s%-20s%9s%9s%7s%7s%8s%6s%7s%7s%s\n", out_bold(), "", "tokens/s", "best", "us",
                "us", "us", "us", "GB/s", "GB/s", out_plain());
     for (size_t i = 0; i < b->n_sides; i++) {
         const cache_side *s = &b->sides[i];
-        out_printf("%-20s%12.0f%9.0f%9.1f%9.2f%9.1f%9.2f%9.2f%9.2f\n", s->name,
+        out_printf("%-20s %8.0f %8.0f %6.1f %6.2f %7.1f %5.2f %6.2f %6.2f\n", s->name,
                    b->shape.n_kv / micro(b, s, APPEND) * 1e6,
                    b->shape.n_kv / bench_least(s->seconds[APPEND], b->n_rounds), micro(b, s, ONE),
                    micro(b, s, FORK), micro(b, s, COPY), micro(b, s, CUT), exchange(b, s, EXPORT),
                    exchange(b, s, IMPORT));
     }
-    out_printf(
-        "one: a token more; fork: a second sequence with the same tokens; and one: its first\n"
-        "token, which copies the page that both share; truncate: the\n"
-        "last 32 tokens dropped\n");
+    out_printf("one: a token more; fork: a second sequence with the same tokens; and one: its\n"
+               "first token, which copies the page that both share; cut: the last 32 tokens\n"
+               "dropped\n");
     out_flush();
 }
 
@@ -78,9 +77,9 @@ bool cache_open_csv(cache_bench *b)
     return bench_csv_open(&b->csv, b->csv_name, columns);
 }
 
-bool cache_write_csv(const cache_bench *b)
+bool cache_write_csv(cache_bench *b)
 {
-    FILE *f = b->csv;
+    FILE *f = b->csv.f;
     for (size_t i = 0; f && i < b->n_sides; i++) {
         const cache_side *s = &b->sides[i];
         for (uint32_t r = 0; r < b->n_rounds; r++) {
@@ -97,7 +96,7 @@ bool cache_write_csv(const cache_bench *b)
             fputc('\n', f);
         }
     }
-    return bench_csv_close(f, b->csv_name);
+    return save_close(&b->csv, true);
 }
 
 /* Each scheme a point: what a token takes against how fast tokens go in. */

@@ -96,7 +96,7 @@ typedef struct codec_bench {
     double clock_hz;
     bench_machine machine;
     const char *csv_name, *plot_name;
-    FILE *csv;
+    save_file csv;
     codec_point points[N_FORMATS + 1]; /* of the best instruction set */
     size_t n_points;
 } codec_bench;
@@ -218,12 +218,13 @@ static size_t buffer_bytes(void)
 static void put_times(const codec_bench *b, const double *t, double scalar)
 {
     const double bytes = (double)b->dim * sizeof(float), median = t[b->n_rounds / 2];
-    out_printf(" %8.2f %7.2f %8.2f %8.3f", bytes / median * 1e-9, bytes / t[0] * 1e-9,
-               median * b->clock_hz / b->dim, median * 1e6);
+    const double cycles = median * b->clock_hz / b->dim;
+    out_printf(" %6.2f %6.2f %5.*f", bytes / median * 1e-9, bytes / t[0] * 1e-9,
+               cycles < 99.995 ? 2 : 1, cycles);
     if (scalar > 0) {
-        out_printf(" %6.1fx", scalar / median);
+        out_printf(" %5.1fx", scalar / median);
     } else {
-        out_printf("%8s", "-");
+        out_printf("%7s", "-");
     }
 }
 
@@ -247,13 +248,13 @@ static void note(codec_bench *b, const char *name, const coders *k, size_t isa,
 {
     char isa_text[64];
     const double encode = times[0][b->n_rounds / 2], decode = times[1][b->n_rounds / 2];
-    if (b->csv) {
-        bench_csv_machine(b->csv, &b->machine);
-        fprintf(b->csv, "%u,", b->dim);
-        bench_csv_text(b->csv, name);
-        fprintf(b->csv, ",%s,%zu,%u,%.5f,%.5f,%.5f,%.5f\n", setup_isa_names(isa_text, b->isas[isa]),
-                k->block_bytes, b->n_rounds, encode * 1e6, times[0][0] * 1e6, decode * 1e6,
-                times[1][0] * 1e6);
+    if (b->csv.f) {
+        bench_csv_machine(b->csv.f, &b->machine);
+        fprintf(b->csv.f, "%u,", b->dim);
+        bench_csv_text(b->csv.f, name);
+        fprintf(b->csv.f, ",%s,%zu,%u,%.5f,%.5f,%.5f,%.5f\n",
+                setup_isa_names(isa_text, b->isas[isa]), k->block_bytes, b->n_rounds, encode * 1e6,
+                times[0][0] * 1e6, decode * 1e6, times[1][0] * 1e6);
     }
     if (isa + 1 == b->n_isas && k->n == 1) {
         b->points[b->n_points++] =
@@ -287,7 +288,7 @@ static bool bench_formats(codec_bench *b, const struct format *f, size_t n)
         }
     }
     for (size_t i = 0; i < b->n_isas; i++) {
-        out_printf("%-13s%6zu  %-7s", i ? "" : f->name, k[i].block_bytes,
+        out_printf("%-13s%5zu %-6s", i ? "" : f->name, k[i].block_bytes,
                    setup_isa_names(name, b->isas[i]));
         for (int way = 0; way < 2; way++) {
             qsort(times[i][way], b->n_rounds, sizeof times[i][way][0], compare);
@@ -297,7 +298,7 @@ static bool bench_formats(codec_bench *b, const struct format *f, size_t n)
         out_write("\n", 1);
         note(b, f->name, &k[i], i, times[i]);
     }
-    return bench_csv_flush(b->csv, b->csv_name) && out_flush();
+    return save_flush(&b->csv) && out_flush();
 }
 
 /* Points of the formats whose names begin so and end in the default effort, if in any. */
@@ -350,14 +351,15 @@ static void put_head(const codec_bench *b)
 {
     char size[32];
     bench_put_machine(&b->machine);
-    out_printf("vectors of %u f32, median of %u rounds\n", b->dim, b->n_rounds);
+    out_printf("vectors of %u f32, median of %u rounds; cyc: cycles of an element\n", b->dim,
+               b->n_rounds);
     out_printf("memory: reads %.2f GB/s (%s); clock %.2f GHz\n\n", measure_read(b) * 1e-9,
                text_size(size, b->n_rows * b->dim * sizeof(float)), b->clock_hz * 1e-9);
-    out_printf("%s%-13s%6s  %-7s%42s%42s%s\n", out_bold(), "", "", "", "encode, rows from memory",
+    out_printf("%s%-13s%5s %-6s%27s%27s%s\n", out_bold(), "", "", "", "encode, rows from memory",
                "decode, into a cache", out_plain());
-    out_printf("%s%-13s%6s  %-7s", out_bold(), "format", "bytes", "isa");
+    out_printf("%s%-13s%5s %-6s", out_bold(), "format", "bytes", "isa");
     for (int side = 0; side < 2; side++) {
-        out_printf("%9s%8s%9s%9s%8s", "GB/s f32", "best", "cyc/elem", "us/row", "scalar");
+        out_printf("%7s%7s%6s%7s", "GB/s", "best", "cyc", "scalar");
     }
     out_printf("%s\n", out_plain());
 }
@@ -419,7 +421,7 @@ static int codec_bench_run(codec_bench *b, uint32_t mask)
     for (size_t i = 0; ok && i < N_FORMATS; i++) {
         ok = bench_formats(b, &formats[i], 1);
     }
-    ok = bench_csv_close(b->csv, b->csv_name) && ok && (!b->plot_name || draw(b));
+    ok = save_close(&b->csv, ok) && ok && (!b->plot_name || draw(b));
     free(b->rows);
     free(b->decoded);
     free(b->blocks);

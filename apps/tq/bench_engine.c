@@ -55,7 +55,7 @@ typedef struct bench {
     int32_t *text; /* tokens of prompt_text, repeated to any length */
     size_t n_text;
     int32_t *ids; /* [n_prompt + n_gen] */
-    FILE *csv;
+    save_file csv;
     bench_machine machine;
 } bench;
 
@@ -191,12 +191,12 @@ static const side *reference_side(const bench *b)
     return b->n_sides > 1 ? &b->sides[0] : NULL;
 }
 
-static void put_rate(const double *v, const double *ref, size_t n)
+static void put_rate(const double *v, const double *ref, size_t n, bool last)
 {
     out_printf("%10.1f%9.1f", bench_median(v, n), bench_most(v, n));
     if (ref) {
         out_printf("%7.3f", bench_ratio(v, ref, n));
-    } else {
+    } else if (!last) {
         out_printf("%7s", "");
     }
 }
@@ -211,22 +211,22 @@ static void put_table(const bench *b, size_t n_prompt)
                "---- decode tokens/s ----", out_plain());
     out_printf("%s%-24s", out_bold(), "");
     for (int i = 0; i < 2; i++) {
-        out_printf("%10s%9s%7s", "median", "best", ref ? "ratio" : "");
+        out_printf("%10s%9s%s", "median", "best", ref ? "  ratio" : i == 0 ? "       " : "");
     }
     out_printf("%s\n", out_plain());
     for (size_t i = 0; i < b->n_sides; i++) {
         const side *s = &b->sides[i];
         bool is_ref = s == ref;
         out_printf("%-6s%-18s", s->name, s->kv);
-        put_rate(s->prompt_tps, ref && !is_ref ? ref->prompt_tps : NULL, n);
-        put_rate(s->decode_tps, ref && !is_ref ? ref->decode_tps : NULL, n);
+        put_rate(s->prompt_tps, ref && !is_ref ? ref->prompt_tps : NULL, n, false);
+        put_rate(s->decode_tps, ref && !is_ref ? ref->decode_tps : NULL, n, true);
         out_write("\n", 1);
     }
     if (ref) {
         out_printf("ratio: speed over that of %s %s, median over the rounds\n", ref->name, ref->kv);
-        out_printf("same likeliest token as %s %s:", b->sides[0].name, b->sides[0].kv);
+        out_printf("same likeliest token as %s %s:\n", b->sides[0].name, b->sides[0].kv);
         for (size_t i = 1; i < b->n_sides; i++) {
-            out_printf("%s %s %s %zu of %u", i > 1 ? "," : "", b->sides[i].name, b->sides[i].kv,
+            out_printf("%s  %s %s %zu of %u", i > 1 ? ",\n" : "", b->sides[i].name, b->sides[i].kv,
                        b->sides[i].n_agree, b->o->n_gen);
         }
         out_write("\n", 1);
@@ -236,16 +236,16 @@ static void put_table(const bench *b, size_t n_prompt)
 
 static void csv_row(const bench *b, const side *s, size_t n_prompt, size_t round)
 {
-    if (!b->csv) {
+    if (!b->csv.f) {
         return;
     }
-    bench_csv_machine(b->csv, &b->machine);
+    bench_csv_machine(b->csv.f, &b->machine);
     const char *const texts[] = {b->info.name, b->info.weights, s->name, s->kv};
     for (size_t i = 0; i < 4; i++) {
-        bench_csv_text(b->csv, texts[i]);
-        fputc(',', b->csv);
+        bench_csv_text(b->csv.f, texts[i]);
+        fputc(',', b->csv.f);
     }
-    fprintf(b->csv, "%zu,%u,%zu,%.3f,%.3f,%zu\n", n_prompt, b->o->n_gen, round + 1,
+    fprintf(b->csv.f, "%zu,%u,%zu,%.3f,%.3f,%zu\n", n_prompt, b->o->n_gen, round + 1,
             s->prompt_tps[round], s->decode_tps[round], s->n_agree);
 }
 
@@ -281,7 +281,7 @@ static bool measure(bench *b, size_t n_prompt)
             s->decode_tps[r] = (double)b->o->n_gen / decode_s;
             csv_row(b, s, n_prompt, r);
         }
-        if (!bench_csv_flush(b->csv, b->o->csv)) {
+        if (!save_flush(&b->csv)) {
             return false;
         }
     }
@@ -378,7 +378,7 @@ static int bench_run(const bench_options *o)
     for (size_t i = 0; ok && i < o->ctx.n; i++) {
         ok = measure(&b, o->ctx.at[i]);
     }
-    ok = bench_csv_close(b.csv, o->csv) && ok && (!o->plot || draw(&b));
+    ok = save_close(&b.csv, ok) && ok && (!o->plot || draw(&b));
     for (size_t i = 0; i < b.n_sides; i++) {
         tqe_session_free(b.sides[i].session);
         tqe_peer_free(b.sides[i].peer);

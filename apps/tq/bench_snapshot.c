@@ -50,7 +50,7 @@ typedef struct bench {
     arg_counts lengths;
     uint32_t n_tokens, n_rounds; /* n_tokens: of the length at work */
     bench_machine machine;
-    FILE *csv;
+    save_file csv;
     tqe_model *model;
     tqe_session *session;
     int32_t *ids;
@@ -238,11 +238,11 @@ static void report(const bench *b)
     put_found(b, "prompt, in a store in memory", FOUND_MEMORY);
     out_printf("ratio: speed over that of the plain file, median over the rounds\n\n");
     double cold = bench_median(b->seconds[LOAD], n), warm = bench_median(b->seconds[LOAD_AGAIN], n);
-    out_printf("computing the tokens %.1f ms: restoring is %.0f times faster, %.0f times from "
-               "memory\n",
+    out_printf("computing the tokens %.1f ms: restoring is %.0f times faster,\n"
+               "%.0f times from memory\n",
                1e3 * b->compute_s, b->compute_s / cold, b->compute_s / warm);
-    out_printf("a prompt is there %.0f times faster from a store on the disk, %.0f times from one "
-               "in memory\n",
+    out_printf("a prompt is there %.0f times faster from a store on the disk,\n"
+               "%.0f times from one in memory\n",
                b->compute_s / bench_median(b->seconds[FOUND_DISK], n),
                b->compute_s / bench_median(b->seconds[FOUND_MEMORY], n));
     stored_report(&b->stored);
@@ -252,20 +252,20 @@ static void note(bench *b)
 {
     tqe_session_info info;
     tqe_session_get_info(b->session, &info);
-    for (uint32_t r = 0; b->csv && r < b->n_rounds; r++) {
-        bench_csv_machine(b->csv, &b->machine);
-        bench_csv_text(b->csv, info.kv);
-        fprintf(b->csv, ",%u,%llu,%u,%.3f", b->n_tokens, (unsigned long long)b->file_bytes, r + 1,
+    for (uint32_t r = 0; b->csv.f && r < b->n_rounds; r++) {
+        bench_csv_machine(b->csv.f, &b->machine);
+        bench_csv_text(b->csv.f, info.kv);
+        fprintf(b->csv.f, ",%u,%llu,%u,%.3f", b->n_tokens, (unsigned long long)b->file_bytes, r + 1,
                 b->compute_s * 1e3);
         for (int s = 0; s < N_STEPS; s++) {
-            fprintf(b->csv, ",%.3f", b->seconds[s][r] * 1e3);
+            fprintf(b->csv.f, ",%.3f", b->seconds[s][r] * 1e3);
         }
         for (int side = 0; side < 2; side++) {
             const double *t = &b->stored.token_s[side][r * STORED_TOKENS];
-            fprintf(b->csv, ",%.3f,%.3f,%.3f", b->stored.prompt_s[side][r] * 1e3 / STORED_TOKENS,
+            fprintf(b->csv.f, ",%.3f,%.3f,%.3f", b->stored.prompt_s[side][r] * 1e3 / STORED_TOKENS,
                     bench_median(t, STORED_TOKENS) * 1e3, bench_most(t, STORED_TOKENS) * 1e3);
         }
-        fputc('\n', b->csv);
+        fputc('\n', b->csv.f);
     }
     b->x[b->n_points] = b->n_tokens;
     for (int s = 0; s < N_STEPS; s++) {
@@ -474,7 +474,7 @@ static bool run(bench *b)
         unlink(b->snapshot);
         close_stores(b);
     }
-    ok = bench_csv_close(b->csv, b->csv_name) && ok;
+    ok = save_close(&b->csv, ok) && ok;
     return ok && (!b->plot_name || draw(b));
 }
 
@@ -550,6 +550,7 @@ int bench_snapshot(int argc, char **argv)
         return TQ_EXIT_FAILED;
     }
     bool ok = run(&b);
+    save_close(&b.csv, false); /* after a failure it may still be open */
     unlink(b.snapshot);
     unlink(b.plain);
     free(b.ids);

@@ -140,8 +140,7 @@ void stored_report(const stored_bench *b)
     }
     out_printf("99 of 100, and all %zu tokens, took no more than that; prompt: page and token\n",
                b->n_rounds * STORED_TOKENS);
-    out_printf(
-        "written: %llu files, %s; %llu were finished while a token was computed; dropped: %llu\n",
-        (unsigned long long)b->n_files, text_size(size, b->bytes), (unsigned long long)b->n_beside,
-        (unsigned long long)b->n_dropped);
+    out_printf("written: %llu files, %s; %llu of them beside a token; dropped: %llu\n",
+               (unsigned long long)b->n_files, text_size(size, b->bytes),
+               (unsigned long long)b->n_beside, (unsigned long long)b->n_dropped);
 }

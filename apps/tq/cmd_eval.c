@@ -10,6 +10,7 @@
 #include "evaluation.h"
 #include "generate.h"
 #include "out.h"
+#include "save.h"
 #include "setup.h"
 #include "target.h"
 #include "text.h"
@@ -139,7 +140,7 @@ static void put_header(const evaluation *e)
              e->model.weights);
     out_text(name, strlen(name));
     if (e->n_windows) {
-        out_printf("; %zu %s of %u tokens in steps of %u, scored from position %u", e->n_windows,
+        out_printf("\n%zu %s of %u tokens in steps of %u, scored from position %u", e->n_windows,
                    e->n_windows == 1 ? "window" : "windows", e->n_ctx,
                    e->batch < e->n_ctx ? e->batch : e->n_ctx, e->from);
     }
@@ -235,7 +236,7 @@ static bool read_input(evaluation *e, const tqe_model *m, const eval_options *o)
 static bool may_write(const eval_options *o, const char *flag, const char *path)
 {
     const target_inputs in = {.model = o->setup.model, .files = &o->files, .schemes = &o->kv};
-    return eval_can_write(flag, path) && target_spares(flag, path, &in) &&
+    return save_check(flag, path) && target_spares(flag, path, &in) &&
            target_is_not(flag, path, "--needle", o->needle);
 }
 

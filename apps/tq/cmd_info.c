@@ -19,7 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_MEMORIES = 6 };
+/* A table is at most 80 columns wide. */
+enum { MAX_MEMORIES = 6, TABLE_MEMORIES = 3 };
 
 /* Shown when --kv is not given: the plain formats, then from the safest to the smallest. */
 static const char *const default_schemes[] = {
@@ -117,44 +118,87 @@ static void put_model(const char *path, const tqe_model_info *m)
 static void put_table_head(int name_width, const arg_sizes *memory)
 {
     char t[32];
-    out_printf("\n%s%-*s%9s%13s%9s%s%s\n", out_bold(), name_width, "KV cache", "bits per",
+    out_printf("\n%s%-*s%9s%11s%8s%s%s\n", out_bold(), name_width, "KV cache", "bits per",
                "bytes per", "size", memory->n ? "  longest context in" : "", out_plain());
-    out_printf("%s%-*s%9s%13s%9s", out_bold(), name_width, "", "element", "token", "of f16");
-    for (size_t i = 0; i < memory->n; i++) {
+    out_printf("%s%-*s%9s%11s%8s", out_bold(), name_width, "", "element", "token", "of f16");
+    for (size_t i = 0; i < memory->n && i < TABLE_MEMORIES; i++) {
+        out_printf("%11s", text_size(t, memory->at[i]));
+    }
+    out_printf("%s\n", out_plain());
+}
+
+/* A name that is too long for the table stands on a line of its own. */
+static void put_name(int width, const char *name)
+{
+    out_printf(strlen(name) > (size_t)width ? "%s\n%*s" : "%s%*s", name,
+               strlen(name) > (size_t)width ? width : width - (int)strlen(name), "");
+}
+
+/* The memory sizes that the first table has no room for. */
+static void put_more(const scheme_row *rows, size_t n_rows, int width, const arg_sizes *memory)
+{
+    char t[32];
+    if (memory->n <= TABLE_MEMORIES) {
+        return;
+    }
+    out_printf("\n%s%-*s", out_bold(), width, "longest context in");
+    for (size_t i = TABLE_MEMORIES; i < memory->n; i++) {
         out_printf("%13s", text_size(t, memory->at[i]));
     }
     out_printf("%s\n", out_plain());
+    for (size_t r = 0; r < n_rows; r++) {
+        if (rows[r].supported) {
+            put_name(width, rows[r].name);
+            for (size_t i = TABLE_MEMORIES; i < memory->n; i++) {
+                out_printf("%13s", text_count(t, rows[r].fits[i].n_ctx));
+            }
+            out_write("\n", 1);
+        }
+    }
 }
 
 static void put_table(const scheme_row *rows, size_t n_rows, const tqe_model_info *m,
                       const arg_sizes *memory)
 {
     char t[32];
-    bool beyond = false, unsupported = false;
+    bool beyond = false, unsupported = false, has_tail = false;
     size_t width = 14;
     for (size_t r = 0; r < n_rows; r++) {
         size_t len = strlen(rows[r].name);
         width = len > width ? len : width;
     }
+    const size_t n_columns = memory->n < TABLE_MEMORIES ? memory->n : TABLE_MEMORIES;
+    const size_t most = 80 - 28 - 11 * n_columns;
+    width = width > most ? most : width;
     put_table_head((int)width, memory);
     for (size_t r = 0; r < n_rows; r++) {
         const scheme_row *row = &rows[r];
-        out_printf("%-*s", (int)width, row->name);
+        has_tail |= strstr(row->name, ",tail=") != NULL;
+        put_name((int)width, row->name);
         if (!row->supported) {
             out_printf("%9s\n", "-");
             unsupported = true;
             continue;
         }
-        out_printf("%9.2f%13s%7.1f %%", row->bits_per_element, text_count(t, row->bytes_per_token),
+        out_printf("%9.2f%11s%6.1f %%", row->bits_per_element, text_count(t, row->bytes_per_token),
                    100 * row->of_f16);
         for (size_t i = 0; i < memory->n; i++) {
             beyond |= m->n_ctx_train && row->fits[i].n_ctx > m->n_ctx_train;
-            out_printf("%13s", text_count(t, row->fits[i].n_ctx));
+            if (i < TABLE_MEMORIES) {
+                out_printf("%11s", text_count(t, row->fits[i].n_ctx));
+            }
         }
         out_write("\n", 1);
     }
+    put_more(rows, n_rows, (int)width, memory);
     if (beyond) {
         out_printf("Beyond %s tokens the model was not trained.\n", text_count(t, m->n_ctx_train));
+    }
+    if (has_tail) {
+        out_printf(
+            "tail=N: its f16 rows take whole pages of %d tokens, which shorten the context;\n"
+            "bits and bytes are those of packed rows alone.\n",
+            TQ_PAGE_TOKENS);
     }
     if (unsupported) {
         out_printf("- this scheme does not support head size %u\n", m->d_k);
@@ -171,7 +215,8 @@ static void put_plan(const scheme_row *rows, size_t n_rows, const arg_sizes *mem
     for (size_t r = 0; r < n_rows; r++) {
         for (size_t i = 0; rows[r].supported && i < memory->n; i++) {
             const tqe_kv_plan *p = &rows[r].fits[i];
-            out_printf("%4u x %-21s", parallel, rows[r].name);
+            out_printf("%4u x ", parallel);
+            put_name(21, rows[r].name);
             out_printf("%13s", text_size(t, memory->at[i]));
             out_printf("%13s", text_count(t, p->n_ctx));
             out_printf("%13s", text_size(t, p->cache_bytes));

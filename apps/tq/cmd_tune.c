@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "generate.h"
 #include "out.h"
+#include "save.h"
 #include "setup.h"
 #include "target.h"
 #include "text.h"
@@ -201,7 +202,7 @@ static void default_output(char *dst, size_t n, const char *model)
 static bool may_write(const tune_options *o, const char *flag, const char *path)
 {
     const target_inputs in = {.model = o->setup.model, .files = &o->files, .kv = o->base};
-    return eval_can_write(flag, path) && target_spares(flag, path, &in);
+    return save_check(flag, path) && target_spares(flag, path, &in);
 }
 
 /* A scheme holds the names of its files. */

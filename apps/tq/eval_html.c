@@ -8,6 +8,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "evaluation.h"
 #include "out.h"
+#include "save.h"
 #include "text.h"
 
 #include <math.h>
@@ -420,7 +421,7 @@ bool eval_write_html(const evaluation *e, const eval_row *rows, const char *path
         msg_error("not enough memory to write '%s'", path);
         ok = false;
     }
-    ok = ok && eval_write_file(path, text, n);
+    ok = ok && save_bytes(NULL, path, text, n);
     free(text);
     return ok;
 }

@@ -4,6 +4,7 @@
  */
 #include "evaluation.h"
 #include "out.h"
+#include "save.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -163,7 +164,7 @@ bool eval_write_json(const evaluation *e, const eval_row *rows, const char *path
         msg_error("not enough memory to write '%s'", path);
         return false;
     }
-    bool ok = eval_write_file(path, text, strlen(text));
+    bool ok = save_bytes(NULL, path, text, strlen(text));
     free(text);
     return ok;
 }

@@ -6,101 +6,19 @@
  * an unbroken one would. Policy: the file is replaced as a whole, and nothing of it is believed
  * before all of it has been checked.
  */
-#define _XOPEN_SOURCE 700 /* realpath */
+#define _POSIX_C_SOURCE 200809L
 #include "evaluation.h"
 #include "out.h"
-#include "target.h"
+#include "save.h"
 #include "text.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { STATE_VERSION = 1, MAX_STATE_BYTES = 1 << 30 };
-
-/* ---- Files ------------------------------------------------------------------------------- */
-
-static bool write_all(int fd, const char *data, size_t n)
-{
-    while (n) {
-        ssize_t w = write(fd, data, n);
-        if (w < 0 && errno != EINTR) {
-            return false;
-        }
-        data += w > 0 ? w : 0;
-        n -= w > 0 ? (size_t)w : 0;
-    }
-    return true;
-}
-
-bool eval_write_file(const char *path, const char *data, size_t n)
-{
-    /* A link stays one: what it leads to is replaced. */
-    bool special = target_is_special(path);
-    char *real = special ? NULL : realpath(path, NULL);
-    const char *to = real ? real : path; /* not there yet */
-    size_t len = strlen(to) + sizeof ".tmp";
-    char *tmp = malloc(len);
-    /* What is on its way to /dev/stdout comes first. */
-    if (!tmp || (special && !out_flush())) {
-        if (!tmp) {
-            msg_error("not enough memory to write '%s'", path);
-        }
-        free(real);
-        free(tmp);
-        return false;
-    }
-    snprintf(tmp, len, "%s%s", to, special ? "" : ".tmp");
-    int fd = open(
-        tmp, special ? O_WRONLY | O_APPEND | O_CLOEXEC : O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
-        0666);
-    bool ok = fd >= 0 && write_all(fd, data, n) && (special || fsync(fd) == 0);
-    int why = errno;
-    if (fd >= 0 && close(fd) != 0 && ok) {
-        ok = false;
-        why = errno;
-    }
-    if (ok && !special && rename(tmp, to) != 0) {
-        ok = false;
-        why = errno;
-    }
-    if (!ok) {
-        msg_error("cannot write '%s': %s", path, strerror(why));
-        if (!special) {
-            unlink(tmp);
-        }
-    }
-    free(real);
-    free(tmp);
-    return ok;
-}
-
-bool eval_can_write(const char *flag, const char *path)
-{
-    struct stat st;
-    int why = 0;
-    if (!path) {
-        return true;
-    }
-    if (stat(path, &st) == 0) {
-        why = S_ISDIR(st.st_mode) ? EISDIR : access(path, W_OK) != 0 ? errno : 0;
-    } else if (errno == ENOENT) {
-        const char *slash = strrchr(path, '/');
-        char *dir = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
-        why = !dir ? ENOMEM : access(dir, W_OK | X_OK) != 0 ? errno : 0;
-        free(dir);
-    } else {
-        why = errno;
-    }
-    if (why) {
-        msg_error("%s: cannot write '%s': %s", flag, path, strerror(why));
-    }
-    return !why;
-}
 
 /* ---- Saving ------------------------------------------------------------------------------ */
 
@@ -196,7 +114,7 @@ bool eval_save_state(const evaluation *e, const char *path)
         msg_error("not enough memory for the state of the evaluation");
         return false;
     }
-    bool ok = eval_write_file(path, text, strlen(text));
+    bool ok = save_bytes(NULL, path, text, strlen(text));
     free(text);
     return ok;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* eval_table.c — the result for people at a terminal, within 100 columns, and as CSV.
+/* eval_table.c — the result for people at a terminal, within 80 columns, and as CSV.
  *
  * Policy: the noise floor (f16 against f32, and one engine against the other) stands in every table
  * of divergences: what is not far above it has not been measured.
@@ -7,6 +7,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "evaluation.h"
 #include "out.h"
+#include "save.h"
 #include "text.h"
 
 #include <errno.h>
@@ -45,43 +46,44 @@ static void put_pm(tqe_estimate v, double scale, int width, int pm_width)
     }
 }
 
-static void put_percent_pm(tqe_estimate v, int pm_width)
+/* Does a side keep its newest tokens as f16 rows? */
+static bool any_tail(const evaluation *e)
 {
-    out_printf(" %6.2f", v.value * 100);
-    if (isfinite(v.high)) {
-        out_printf(" \xc2\xb1%-*.2f", pm_width, (v.high - v.value) * 100);
-    } else {
-        out_printf("  %*s", pm_width, "");
+    for (size_t i = 0; i < e->n_sides; i++) {
+        tq_scheme s;
+        if (!e->sides[i].is_peer && tq_scheme_parse(&s, e->sides[i].kv, NULL, 0) == TQ_OK &&
+            s.tail > 0) {
+            return true;
+        }
     }
+    return false;
 }
 
 static void put_divergence(const evaluation *e, const eval_row *rows)
 {
     char a[32], b[32];
     heading("Divergence: KL in 1e-3 nats, mean, median and 99th percentile over positions");
-    out_printf("%-*s%6s  %-15s%8s %8s   %-13s%8s  %s\n", NAME_COLUMNS, "", "bits", "   mean KL",
-               "median", "p99", "same top, %", "PPL", "PPL change, %");
+    out_printf("%-*s%6s  %-15s%8s %8s   %s\n", NAME_COLUMNS, "", "bits", "   mean KL", "median",
+               "p99", "same top, %");
     for (size_t i = 0; i < e->n_sides; i++) {
         const eval_row *r = &rows[i];
         put_name(r->name);
         out_printf("%6.2f ", r->bits);
         if (!r->reference) {
-            out_printf("%-15s%8s %8s  %14s%9.3f\n", "   reference", "", "", "", r->ppl.value);
+            out_printf("   reference\n");
             continue;
         }
         put_pm(r->kl_mean, 1e3, 7, 6);
         out_printf("%8s %8s ", eval_number(a, r->kl_median.value * 1e3),
                    eval_number(b, r->kl_p99.value * 1e3));
-        put_percent_pm(r->same_top, 6);
-        out_printf("%8.3f ", r->ppl.value);
-        out_printf("%+7.2f", eval_ppl_percent(r));
-        if (isfinite(r->ppl_change.high)) {
-            out_printf(" \xc2\xb1%.2f", (r->ppl_change.high - r->ppl_change.value) * 100);
+        out_printf(" %6.2f", r->same_top.value * 100);
+        if (isfinite(r->same_top.high)) {
+            out_printf(" \xc2\xb1%.2f", (r->same_top.high - r->same_top.value) * 100);
         }
         out_write("\n", 1);
     }
     out_printf("f16 is the noise floor. \xc2\xb1: half of the 95 %% interval over %zu %s.\n",
-               e->n_windows, e->n_windows == 1 ? "window (none for one)" : "windows");
+               e->n_windows, e->n_windows == 1 ? "window (none)" : "windows");
     for (size_t i = 0; i < e->n_sides; i++) {
         if (strcmp(rows[i].name, rows[i].label) != 0) {
             out_printf("%s: %s\n", rows[i].name, rows[i].label);
@@ -109,45 +111,80 @@ static const char *short_number(char dst[32], double v)
     return dst;
 }
 
-static void put_size_and_ratios(const evaluation *e, const eval_row *rows)
+static void put_size(const evaluation *e, const eval_row *rows)
 {
-    size_t peers[SHOWN_PEERS], n_peers = list_peers(e, peers);
-    char line[96];
-    if (n_peers) {
-        heading("Size, and mean KL over that of llama.cpp's caches, paired by window");
-    } else {
-        heading("Size");
-    }
-    out_printf("%-*s%6s%9s%8s", NAME_COLUMNS, "", "bits", "B/token", "of f16");
-    for (size_t k = 0; k < n_peers; k++) {
-        snprintf(line, sizeof line, "\xc3\x97 %s", e->sides[peers[k]].kv);
-        out_printf("%15s", line);
-    }
-    out_write("\n", 1);
+    heading("Size and perplexity");
+    out_printf("%-*s%6s%9s%9s%11s  %s\n", NAME_COLUMNS, "", "bits", "B/token", "of f16", "PPL",
+               "PPL change, %");
     for (size_t i = 0; i < e->n_sides; i++) {
         const eval_row *r = &rows[i];
         put_name(r->name);
-        out_printf("%6.2f%9.0f%7.1f%%", r->bits, r->bytes_per_token,
-                   100 * r->bytes_per_token / rows[1].bytes_per_token);
-        for (size_t k = 0; r->reference && k < n_peers; k++) {
-            tqe_estimate ratio = eval_kl_ratio(e, i, peers[k]);
-            char a[32], b[32];
-            if (i == peers[k]) {
-                out_printf("%14s", "1");
-            } else if (isfinite(ratio.high)) {
-                snprintf(line, sizeof line, "%s \xc2\xb1%s", short_number(a, ratio.value),
-                         short_number(b, ratio.high - ratio.value));
-                out_printf("%15s", line); /* two bytes make one column */
-            } else {
-                out_printf("%14s", short_number(a, ratio.value));
-            }
+        out_printf("%6.2f%9.0f%8.1f%%%11.3f", r->bits, r->bytes_per_token,
+                   100 * r->bytes_per_token / rows[1].bytes_per_token, r->ppl.value);
+        if (r->reference) {
+            out_printf(" %+7.2f", eval_ppl_percent(r));
+        }
+        if (r->reference && isfinite(r->ppl_change.high)) {
+            out_printf(" \xc2\xb1%.2f", (r->ppl_change.high - r->ppl_change.value) * 100);
         }
         out_write("\n", 1);
     }
-    if (n_peers) {
-        out_printf("Ratios are geometric means over windows; the upper arm of the interval is "
-                   "shown.\n");
+    if (any_tail(e)) {
+        out_printf(
+            "tail=N: its f16 rows take whole pages of %d tokens, which a short context pays\n"
+            "for, too.\n",
+            TQ_PAGE_TOKENS);
     }
+}
+
+/* One side over the peers [n]. */
+static void put_ratio_row(const evaluation *e, size_t side, const size_t *peers, size_t n)
+{
+    char a[32], b[32], line[96];
+    for (size_t k = 0; k < n; k++) {
+        tqe_estimate ratio = eval_kl_ratio(e, side, peers[k]);
+        if (side == peers[k]) {
+            snprintf(line, sizeof line, "1 ");
+        } else if (isfinite(ratio.high)) {
+            snprintf(line, sizeof line, "%s \xc2\xb1%s", short_number(a, ratio.value),
+                     short_number(b, ratio.high - ratio.value));
+        } else {
+            snprintf(line, sizeof line, "%s ", short_number(a, ratio.value));
+        }
+        bool last = k + 1 == n && line[strlen(line) - 1] == ' ';
+        line[strlen(line) - last] = '\0';
+        /* Two bytes make one column; without an interval a space stands for it. */
+        out_printf("%*s", strchr(line, '\xc2') ? 16 : last ? 14 : 15, line);
+    }
+    out_write("\n", 1);
+}
+
+static void put_ratios(const evaluation *e, const eval_row *rows)
+{
+    enum { ACROSS = 4 };
+    size_t peers[SHOWN_PEERS], n_peers = list_peers(e, peers);
+    char line[96];
+    if (!n_peers) {
+        return;
+    }
+    heading("Mean KL over that of llama.cpp's caches, paired by window");
+    for (size_t first = 0; first < n_peers; first += ACROSS) {
+        const size_t n = n_peers - first < ACROSS ? n_peers - first : ACROSS;
+        out_printf("%-*s", NAME_COLUMNS, "");
+        for (size_t k = 0; k < n; k++) {
+            snprintf(line, sizeof line, "\xc3\x97 %s", e->sides[peers[first + k]].kv);
+            out_printf("%16s", line);
+        }
+        out_write("\n", 1);
+        for (size_t i = 0; i < e->n_sides; i++) {
+            if (rows[i].reference) {
+                put_name(rows[i].name);
+                put_ratio_row(e, i, peers + first, n);
+            }
+        }
+    }
+    out_printf(
+        "Ratios are geometric means over windows; the upper arm of the interval is shown.\n");
 }
 
 /* What the arithmetic on packed bytes adds to a scheme's own divergence. */
@@ -194,7 +231,7 @@ static void put_positions(const evaluation *e, const eval_row *rows)
     for (size_t b = 0; b < e->n_buckets; b += step) {
         size_t end = (b + step) * e->bucket_width;
         snprintf(a, sizeof a, "..%zu", end < e->n_ctx ? end : (size_t)e->n_ctx);
-        out_printf("%9s", a);
+        out_printf("%7s", a);
     }
     out_write("\n", 1);
     for (size_t i = 1; i < e->n_sides; i++) {
@@ -205,7 +242,7 @@ static void put_positions(const evaluation *e, const eval_row *rows)
             for (size_t k = b; k < b + step && k < e->n_buckets; k++, n++) {
                 sum += rows[i].bucket_kl[k];
             }
-            out_printf("%9s", eval_number(a, sum / (double)n * 1e3));
+            out_printf(" %6s", eval_number(a, sum / (double)n * 1e3));
         }
         out_write("\n", 1);
     }
@@ -213,39 +250,38 @@ static void put_positions(const evaluation *e, const eval_row *rows)
 
 static void put_needles(const evaluation *e, const eval_row *rows)
 {
+    enum { ACROSS = 6 };
     uint32_t *lengths = calloc(e->n_needles, sizeof *lengths);
     double *depths = calloc(e->n_needles, sizeof *depths);
     size_t nl = lengths && depths ? eval_needle_lengths(e, lengths) : 0;
     size_t nd = nl ? eval_needle_depths(e, depths) : 0;
     char a[32];
-    out_printf("\n%sNeedles: right answers of %zu, %% (95 %% interval); by length, then by "
-               "depth%s\n",
-               out_bold(), e->n_needles, out_plain());
-    nl = nl > 6 ? 6 : nl;
-    nd = nd > 6 ? 6 : nd;
-    out_printf("%-*s%-17s", NAME_COLUMNS, "", "  all");
-    for (size_t k = 0; k < nl; k++) {
-        snprintf(a, sizeof a, "%u", lengths[k]);
-        out_printf("%6s", a);
-    }
-    out_printf("  |");
-    for (size_t k = 0; k < nd; k++) {
-        snprintf(a, sizeof a, "%g", depths[k]);
-        out_printf("%6s", a);
-    }
-    out_write("\n", 1);
-    for (size_t i = 0; i < e->n_sides; i++) {
-        const tqe_estimate *v = &rows[i].needles;
-        size_t n;
-        put_name(rows[i].name);
-        snprintf(a, sizeof a, "%5.1f (%.0f-%.0f)", v->value * 100, v->low * 100, v->high * 100);
-        out_printf("%-17s", a);
-        for (size_t k = 0; k < nl + nd; k++) {
-            size_t hits = k < nl ? eval_needle_hits(e, i, lengths[k], -1, &n)
-                                 : eval_needle_hits(e, i, 0, depths[k - nl], &n);
-            out_printf("%s%6.0f", k == nl ? "  |" : "", 100.0 * (double)hits / (double)(n ? n : 1));
+    nl = nl > ACROSS ? ACROSS : nl;
+    nd = nd > ACROSS ? ACROSS : nd;
+    for (int by_depth = 0; by_depth < 2; by_depth++) {
+        const size_t n_columns = by_depth ? nd : nl;
+        out_printf("\n%sNeedles by %s: right answers of %zu, %%%s%s\n", out_bold(),
+                   by_depth ? "depth" : "length", e->n_needles, by_depth ? "" : " (95 % interval)",
+                   out_plain());
+        out_printf("%-*s%-17s", NAME_COLUMNS, "", by_depth ? "" : "  all");
+        for (size_t k = 0; k < n_columns; k++) {
+            snprintf(a, sizeof a, by_depth ? "%g" : "%.0f", by_depth ? depths[k] : lengths[k]);
+            out_printf("%7s", a);
         }
         out_write("\n", 1);
+        for (size_t i = 0; i < e->n_sides; i++) {
+            const tqe_estimate *v = &rows[i].needles;
+            size_t n;
+            put_name(rows[i].name);
+            snprintf(a, sizeof a, "%5.1f (%.0f-%.0f)", v->value * 100, v->low * 100, v->high * 100);
+            out_printf("%-17s", by_depth ? "" : a);
+            for (size_t k = 0; k < n_columns; k++) {
+                size_t hits = by_depth ? eval_needle_hits(e, i, 0, depths[k], &n)
+                                       : eval_needle_hits(e, i, lengths[k], -1, &n);
+                out_printf("%7.0f", 100.0 * (double)hits / (double)(n ? n : 1));
+            }
+            out_write("\n", 1);
+        }
     }
     free(lengths);
     free(depths);
@@ -255,7 +291,8 @@ void eval_put_tables(const evaluation *e, const eval_row *rows)
 {
     if (e->n_windows) {
         put_divergence(e, rows);
-        put_size_and_ratios(e, rows);
+        put_size(e, rows);
+        put_ratios(e, rows);
         put_arithmetic(e, rows);
         put_positions(e, rows);
     }
@@ -371,7 +408,7 @@ bool eval_write_csv(const evaluation *e, const eval_row *rows, const char *path)
     if (!ok) {
         msg_error("not enough memory to write '%s'", path);
     }
-    ok = ok && eval_write_file(path, text, n);
+    ok = ok && save_bytes(NULL, path, text, n);
     free(text);
     free(lengths);
     free(depths);

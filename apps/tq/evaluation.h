@@ -64,11 +64,6 @@ void eval_free_input(evaluation *e);
 bool eval_load_state(evaluation *e, const char *path);
 bool eval_save_state(const evaluation *e, const char *path);
 
-/* Put bytes into a file so that a reader sees the old or the new ones, never a part. */
-bool eval_write_file(const char *path, const char *data, size_t n);
-/* Can a file be written there? Asked before the hours of work. */
-bool eval_can_write(const char *flag, const char *path);
-
 /* ---- eval_summary.c: from records to what is shown ---- */
 
 typedef struct eval_row {

@@ -277,7 +277,11 @@ static void report_row(const char *what, size_t n, size_t n_timed, double second
     if (n_timed && seconds > 0) {
         snprintf(rate, sizeof rate, "%8.2f s %10.1f tokens/s", seconds, (double)n_timed / seconds);
     }
-    msg_note("%-9s%7zu tokens %*s%s%s", what, n, *tail ? 31 : 0, rate, *tail ? "   " : "", tail);
+    if (*tail) {
+        msg_note("%-9s%7zu tokens %31s   %s", what, n, rate, tail);
+    } else {
+        msg_note("%-9s%7zu tokens%s%s", what, n, *rate ? " " : "", rate);
+    }
 }
 
 void gen_report(const tqe_session *s, const gen_stats *stats, gen_stop stop)

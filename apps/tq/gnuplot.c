@@ -31,12 +31,13 @@ static FILE *temporary(const char *data, size_t n)
     return f;
 }
 
-static char *slurp(FILE *f)
+static char *slurp(FILE *f, size_t *n_out)
 {
     char *s = NULL;
     long n = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
     if (n >= 0 && fseek(f, 0, SEEK_SET) == 0 && (s = malloc((size_t)n + 1)) != NULL) {
-        s[fread(s, 1, (size_t)n, f)] = '\0';
+        *n_out = fread(s, 1, (size_t)n, f);
+        s[*n_out] = '\0';
     }
     return s;
 }
@@ -71,8 +72,9 @@ static const char *last_line(char *s)
     return start ? start + 1 : n ? s : "it gave no reason";
 }
 
-char *gnuplot_run(const char *flag, const char *script, size_t n)
+char *gnuplot_run(const char *flag, const char *script, size_t n, size_t *n_out)
 {
+    size_t n_said = 0, n_complaint = 0;
     FILE *streams[3] = {temporary(script, n), tmpfile(), tmpfile()};
     char *out = NULL, *complaint = NULL;
     int status = 0;
@@ -80,8 +82,8 @@ char *gnuplot_run(const char *flag, const char *script, size_t n)
         msg_error("cannot make temporary files for gnuplot: %s", strerror(errno));
     } else {
         int rc = spawn(streams, &status);
-        out = slurp(streams[1]);
-        complaint = slurp(streams[2]);
+        out = slurp(streams[1], &n_said);
+        complaint = slurp(streams[2], &n_complaint);
         if (rc == ENOENT) {
             msg_error("%s needs gnuplot, which is not installed (Debian: gnuplot-nox)", flag);
         } else if (rc || !WIFEXITED(status) || WEXITSTATUS(status) || !out) {
@@ -96,6 +98,9 @@ char *gnuplot_run(const char *flag, const char *script, size_t n)
             out = NULL;
         }
     }
+    if (n_out) {
+        *n_out = n_said;
+    }
     free(complaint);
     for (int i = 0; i < 3; i++) {
         if (streams[i]) {
@@ -108,7 +113,7 @@ char *gnuplot_run(const char *flag, const char *script, size_t n)
 bool gnuplot_check(void)
 {
     static const char script[] = "set terminal svg\nplot 0\n";
-    char *svg = gnuplot_run("--html", script, sizeof script - 1);
+    char *svg = gnuplot_run("--html", script, sizeof script - 1, NULL);
     bool ok = svg && strstr(svg, "</svg>");
     if (svg && !ok) {
         msg_error("--html: this gnuplot draws no SVG");
@@ -150,7 +155,7 @@ static void drop(char *s, const char *open, const char *close)
 
 char *gnuplot_svg(const char *script, size_t n, const char *id, const char *description)
 {
-    char *raw = gnuplot_run("--html", script, n), *text = NULL;
+    char *raw = gnuplot_run("--html", script, n, NULL), *text = NULL;
     char *svg = raw ? strstr(raw, "<svg") : NULL;
     size_t n_text = 0;
     FILE *f = svg ? open_memstream(&text, &n_text) : NULL;

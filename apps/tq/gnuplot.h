@@ -6,9 +6,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Run a script. What it writes to stdout, malloc'ed; NULL: a message that begins with `flag` was
- * written. */
-char *gnuplot_run(const char *flag, const char *script, size_t n);
+/* Run a script. What it writes to stdout, malloc'ed, with a NUL behind its *n_out bytes (n_out may
+ * be NULL); NULL: a message that begins with `flag` was written. */
+char *gnuplot_run(const char *flag, const char *script, size_t n, size_t *n_out);
 
 /* Can gnuplot be run, and does it draw SVG? A message was written when not. */
 bool gnuplot_check(void);

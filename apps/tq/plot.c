@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* plot.c — log-log charts as scripts for gnuplot.
  *
- * Script and data are one text, so there are no files to clean up, and no shell sees a name. Text
- * from outside stands in gnuplot's single quotes, where nothing but the quote is special.
+ * Script and data are one text and the picture comes back on stdout, so there are no files to clean
+ * up, and neither gnuplot nor a shell sees a name. Text from outside stands in gnuplot's single
+ * quotes, where nothing but the quote is special. gnuplot does not notice a full disk, so a picture
+ * without its end is refused.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "plot.h"
 
 #include "gnuplot.h"
 #include "out.h"
+#include "save.h"
 #include "target.h"
 
 #include <stdio.h>
@@ -43,10 +46,10 @@ bool plot_check(const char *flag, const char *file, const char *csv, bool *usage
         }
     }
     *usage = false;
-    if (!target_apart(flags, paths, 2)) {
+    if (!target_apart(flags, paths, 2) || !save_check(flag, file)) {
         return false;
     }
-    char *said = gnuplot_run(flag, "", 0);
+    char *said = gnuplot_run(flag, "", 0, NULL);
     free(said);
     return said != NULL;
 }
@@ -128,12 +131,10 @@ static void put_script(FILE *f, const plot *p)
     bool svg = ends_with(p->file, ".svg");
     double lo, hi;
     put_data(f, p);
-    fprintf(f, "set terminal %s\nset output ",
+    fprintf(f, "set terminal %s\nset title ",
             svg ? "svg noenhanced size 1000,620 font 'Helvetica,14' background '#ffffff'"
                 : "pngcairo noenhanced size 1500,930 font 'Sans,13' fontscale 1.15 "
                   "linewidth 1.5 background '#ffffff'");
-    put_quoted(f, p->file);
-    fputs("\nset title ", f);
     put_quoted(f, p->title);
     fputs(" font ',18' offset 0,1.2\nset label 1 ", f);
     put_quoted(f, p->subtitle);
@@ -158,21 +159,36 @@ static void put_script(FILE *f, const plot *p)
     put_curves(f, p);
 }
 
+/* Does the picture have the end of its kind? */
+static bool is_whole(const char *file, const char *picture, size_t n)
+{
+    static const char png_end[8] = {'I', 'E', 'N', 'D', '\xae', '\x42', '\x60', '\x82'};
+    if (ends_with(file, ".svg")) {
+        return strstr(picture, "</svg>") != NULL;
+    }
+    return n > sizeof png_end && !memcmp(picture + n - sizeof png_end, png_end, sizeof png_end);
+}
+
 bool plot_draw(const plot *p)
 {
-    char *script = NULL, *said = NULL;
-    size_t n = 0;
+    char *script = NULL, *picture = NULL;
+    size_t n = 0, n_picture = 0;
     FILE *f = open_memstream(&script, &n);
     if (f) {
         put_script(f, p);
     }
     if (f && fclose(f) == 0) {
-        said = gnuplot_run("--plot", script, n);
+        picture = gnuplot_run("--plot", script, n, &n_picture);
     } else {
         msg_error("--plot: not enough memory to draw '%s'", p->file);
     }
-    bool ok = said != NULL;
+    bool ok = picture != NULL;
+    if (ok && !is_whole(p->file, picture, n_picture)) {
+        msg_error("--plot: cannot write '%s': gnuplot's picture is cut short", p->file);
+        ok = false;
+    }
+    ok = ok && save_bytes("--plot", p->file, picture, n_picture);
     free(script);
-    free(said);
+    free(picture);
     return ok;
 }

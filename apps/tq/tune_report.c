@@ -6,6 +6,7 @@
  * which served for no choice but the last one, whether to keep the answer.
  */
 #include "out.h"
+#include "save.h"
 #include "scheme_files.h"
 #include "snapshot.h"
 #include "tuning.h"
@@ -110,6 +111,7 @@ static void put_mean(const tuning *t)
 
 static void put_scan(const tuning *t)
 {
+    enum { SCAN_COLUMNS = 7 };
     char a[32], base[TQ_SCHEME_TEXT_BYTES] = "";
     tq_scheme_format(&t->base, base, sizeof base);
     heading("Cost of a format in one layer: mean KL, 1e-3 nats");
@@ -118,7 +120,7 @@ static void put_scan(const tuning *t)
         char name[TQ_SCHEME_TEXT_BYTES] = "";
         tq_scheme_format(&t->scan[i], name, sizeof name);
         out_printf("%9s", name);
-        if (i % 9 == 8 && i + 1 < t->n_scan) {
+        if (i + 1 == SCAN_COLUMNS && i + 1 < t->n_scan) {
             out_printf(" ...");
             break;
         }
@@ -126,7 +128,7 @@ static void put_scan(const tuning *t)
     out_write("\n", 1);
     for (size_t l = 0; l < t->e.model.n_layers; l++) {
         out_printf("%5zu", l);
-        for (size_t i = 0; i < t->n_scan && i < 9; i++) {
+        for (size_t i = 0; i < t->n_scan && i < SCAN_COLUMNS; i++) {
             out_printf("%9s", number(a, t->scan_kl[l * t->n_scan + i]));
         }
         out_write("\n", 1);
@@ -322,7 +324,7 @@ bool tune_write_json(const tuning *t, const char *path)
         msg_error("not enough memory for '%s'", path);
         return false;
     }
-    bool ok = eval_write_file(path, text, strlen(text));
+    bool ok = save_bytes(NULL, path, text, strlen(text));
     free(text);
     return ok;
 }

@@ -9,6 +9,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include "out.h"
+#include "save.h"
 #include "text.h"
 #include "tuning.h"
 
@@ -130,7 +131,7 @@ bool tune_save_state(const tuning *t)
         msg_error("not enough memory for the state of the tuning");
         return false;
     }
-    bool ok = eval_write_file(t->state, text, strlen(text));
+    bool ok = save_bytes(NULL, t->state, text, strlen(text));
     free(text);
     return ok;
 }

@@ -3,6 +3,8 @@
  * full, a disk that cannot be written, and processes that evict what the others read. */
 #include "prefix_support.h"
 
+#include <glob.h>
+
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -104,6 +106,63 @@ static void test_no_lock(void **state)
     }
     tqe_session_free(s);
     state_remove(dir);
+}
+
+/* Of the one page in the folder. */
+static uint64_t page_file_bytes(void)
+{
+    char pattern[1024];
+    struct stat sb = {0};
+    glob_t g;
+    (void)snprintf(pattern, sizeof(pattern), "%s/*.page", dir);
+    assert_int_equal(glob(pattern, 0, NULL, &g), 0);
+    assert_int_equal(g.gl_pathc, 1);
+    assert_int_equal(stat(g.gl_pathv[0], &sb), 0);
+    globfree(&g);
+    return (uint64_t)sb.st_size;
+}
+
+/* It is said from the first prompt on, also one shorter than a page, with the very number of bytes
+ * that a page takes, for schemes whose layers differ, too. */
+static void test_tiny_limit_short(void **state)
+{
+    (void)state;
+    static const char *const schemes[] = {"f16", "turbo4", "turbo:k8v3,tail=8", "tcq3,skip=1"};
+    int32_t ids[330];
+    tqe_error err = {TQE_OK, ""};
+    state_tokens(ids, 330, 1, tiny);
+    for (size_t i = 0; i < sizeof(schemes) / sizeof(schemes[0]); i++) {
+        state_remove(dir);
+        tqe_session *s = state_session(tiny, schemes[i], 400, 0);
+        tqe_prefix *p = open_store(dir, 1024, NULL);
+        assert_int_equal(prompt(s, p, ids, 3), 0);
+        assert_true(tqe_prefix_problem(p, &err));
+        const char *least = strstr(err.text, "nothing is stored; ");
+        assert_non_null(least);
+        const uint64_t n = strtoull(least + strlen("nothing is stored; "), NULL, 10);
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        (void)prompt(s, p, ids, 3);
+        no_problem(p);
+        tqe_prefix_free(p);
+        p = open_store(dir, n, NULL); /* this one stores a page */
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        (void)prompt(s, p, ids, 3);
+        no_problem(p);
+        tqe_prefix_free(p);
+        p = open_store(dir, n - 1, NULL);
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        (void)prompt(s, p, ids, 70);
+        assert_true(tqe_prefix_problem(p, &err));
+        tqe_prefix_free(p);
+        tqe_prefix_params all = {.dir = dir, .limit_bytes = 1 << 30};
+        state_ok(tqe_prefix_create(&p, &all, &err), &err);
+        state_ok(tqe_session_truncate(s, 0, &err), &err);
+        (void)prompt(s, p, ids, 70);
+        tqe_prefix_flush(p);
+        assert_int_equal(page_file_bytes(), n);
+        tqe_prefix_free(p);
+        tqe_session_free(s);
+    }
 }
 
 /* A limit that no page fits: said once, with the value that would do, which does. */
@@ -401,6 +460,7 @@ int main(void)
         cmocka_unit_test(test_no_lock),
         cmocka_unit_test(test_limit_keeps_the_beginning),
         cmocka_unit_test(test_tiny_limit),
+        cmocka_unit_test(test_tiny_limit_short),
         cmocka_unit_test(test_shared_limit),
         cmocka_unit_test(test_full_queue),
         cmocka_unit_test(test_sick_disk),
