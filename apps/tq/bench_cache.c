@@ -282,9 +282,10 @@ static int bench_run(cache_bench *b)
     }
     gen_catch_interrupts(true);
     bench_put_machine(&b->machine);
-    out_printf("%u layers of %u KV heads x %u/%u, %u tokens; median of %u %s, %s time\n",
-               b->n_layers, b->shape.n_kv_heads, b->shape.d_k, b->shape.d_v, b->shape.n_kv,
-               b->n_rounds, b->n_rounds == 1 ? "round" : "rounds", b->cpu_time ? "CPU" : "wall");
+    out_printf("%u %s of %u KV heads x %u/%u, %u tokens; median of %u %s, %s time\n", b->n_layers,
+               b->n_layers == 1 ? "layer" : "layers", b->shape.n_kv_heads, b->shape.d_k,
+               b->shape.d_v, b->shape.n_kv, b->n_rounds, b->n_rounds == 1 ? "round" : "rounds",
+               b->cpu_time ? "CPU" : "wall");
     bool ok = open_all(b) && run_rounds(b);
     if (ok) {
         cache_put_tables(b);

@@ -110,10 +110,9 @@ bool cache_draw(const cache_bench *b)
         y[i] = b->shape.n_kv / micro(b, &b->sides[i], APPEND) * 1e6;
         curves[i] = (plot_curve){b->sides[i].name, PLOT_LINE, &x[i], &y[i], 1};
     }
-    snprintf(subtitle, sizeof subtitle, "%s, %s, %u %s; %u layers of %u KV heads x %u",
-             b->machine.cpu, b->machine.isa, b->machine.n_threads,
-             b->machine.n_threads == 1 ? "thread" : "threads", b->n_layers, b->shape.n_kv_heads,
-             b->shape.d_k);
+    snprintf(subtitle, sizeof subtitle, "%s, %s, %u %s; %u %s of %u KV heads x %u", b->machine.cpu,
+             b->machine.isa, b->machine.n_threads, b->machine.n_threads == 1 ? "thread" : "threads",
+             b->n_layers, b->n_layers == 1 ? "layer" : "layers", b->shape.n_kv_heads, b->shape.d_k);
     const plot p = {.file = b->plot_name,
                     .title = "Storing keys and values",
                     .subtitle = subtitle,

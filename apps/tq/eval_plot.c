@@ -72,7 +72,7 @@ typedef struct box {
 } box;
 
 typedef struct placer {
-    box taken[4 * TQE_EVAL_MAX_SIDES];
+    box taken[16 * TQE_EVAL_MAX_SIDES];
     size_t n;
 } placer;
 
@@ -189,6 +189,19 @@ static bool on_chart(const evaluation *e, const eval_row *rows, size_t i)
     return !eval_is_reference(e, i) && rows[i].kl_mean.value > 0;
 }
 
+/* The side of the front with the fewest bits above `bits`; n_sides: none. */
+static size_t next_on_front(const evaluation *e, const eval_row *rows, double bits)
+{
+    size_t best = e->n_sides;
+    for (size_t i = 0; i < e->n_sides; i++) {
+        if (rows[i].on_front && rows[i].kl_mean.value > 0 && rows[i].bits > bits &&
+            (best == e->n_sides || rows[i].bits < rows[best].bits)) {
+            best = i;
+        }
+    }
+    return best;
+}
+
 static void put_points(FILE *f, const evaluation *e, const eval_row *rows, const axis *y)
 {
     for (size_t i = 0; i < e->n_sides; i++) {
@@ -201,21 +214,31 @@ static void put_points(FILE *f, const evaluation *e, const eval_row *rows, const
         fprintf(f, "$p%zu << EOD\n%.6g %.6g %.6g %.6g\nEOD\n", i, rows[i].bits, v * 1e3, low, high);
     }
     fputs("$front << EOD\n", f);
-    for (double last = -1;;) { /* sides of the front by rising bits */
-        size_t best = e->n_sides;
-        for (size_t i = 0; i < e->n_sides; i++) {
-            if (rows[i].on_front && rows[i].kl_mean.value > 0 && rows[i].bits > last &&
-                (best == e->n_sides || rows[i].bits < rows[best].bits)) {
-                best = i;
-            }
-        }
-        if (best == e->n_sides) {
-            break;
-        }
-        last = rows[best].bits;
-        fprintf(f, "%.6g %.6g\n", rows[best].bits, rows[best].kl_mean.value * 1e3);
+    for (size_t i = next_on_front(e, rows, -1); i < e->n_sides;
+         i = next_on_front(e, rows, rows[i].bits)) {
+        fprintf(f, "%.6g %.6g\n", rows[i].bits, rows[i].kl_mean.value * 1e3);
     }
     fputs("EOD\n", f);
+}
+
+/* Names keep off the line of the front. */
+static void take_front(placer *p, const evaluation *e, const eval_row *rows, const axis *x,
+                       const axis *y)
+{
+    enum { STEP = 12 };
+    size_t i = next_on_front(e, rows, -1);
+    for (size_t next; i < e->n_sides; i = next) {
+        next = next_on_front(e, rows, rows[i].bits);
+        if (next < e->n_sides) {
+            double from_x = at(x, rows[i].bits), from_y = at(y, rows[i].kl_mean.value * 1e3);
+            double dx = at(x, rows[next].bits) - from_x;
+            double dy = at(y, rows[next].kl_mean.value * 1e3) - from_y;
+            int n = (int)(hypot(dx, dy) / STEP);
+            for (int k = 1; k < n; k++) {
+                take(p, (box){from_x + dx * k / n, from_y + dy * k / n, 3, 3});
+            }
+        }
+    }
 }
 
 static void put_names(FILE *f, const evaluation *e, const eval_row *rows, const axis *x,
@@ -229,6 +252,7 @@ static void put_names(FILE *f, const evaluation *e, const eval_row *rows, const 
             take(&p, (box){at(x, rows[i].bits), at(y, v), 10, 10});
         }
     }
+    take_front(&p, e, rows, x, y);
     for (size_t i = 0; i < e->n_sides; i++) {
         if (on_chart(e, rows, i)) {
             plain(rows[i].name + (rows[i].side->is_peer ? strlen("llama ") : 0), name);
@@ -249,8 +273,9 @@ static void put_names(FILE *f, const evaluation *e, const eval_row *rows, const 
     }
 }
 
-/* A key of the families that occur, in the lower left corner: nothing small loses little. */
-static void put_key(FILE *f, const evaluation *e, const eval_row *rows)
+/* A key of the families that occur, in the lower left corner: nothing small loses little. Above
+ * height `above`: the noise floor and its name. */
+static void put_key(FILE *f, const evaluation *e, const eval_row *rows, double above)
 {
     const family *seen[N_FAMILIES + 1];
     size_t n = 0;
@@ -264,7 +289,7 @@ static void put_key(FILE *f, const evaluation *e, const eval_row *rows)
         }
     }
     for (size_t k = 0; k < n; k++) {
-        double y = BOTTOM + 36 + 19 * (double)(n - 1 - k), x = LEFT + 14;
+        double y = above + 17 + 19 * (double)(n - 1 - k), x = LEFT + 14;
         fprintf(f,
                 "set label '%s' at screen %.5f, screen %.5f left offset 1.4,-0.15 textcolor rgb "
                 "'#333333' point pt %d ps 0.75 lc rgb '%s'\n",
@@ -307,7 +332,9 @@ static char *plot_bits(const evaluation *e, const eval_row *rows)
     put_margins(f, WIDTH, HEIGHT, LEFT, RIGHT);
     put_points(f, e, rows, &y);
     put_names(f, e, rows, &x, &y);
-    put_key(f, e, rows);
+    const double floor_name = (show_floor ? at(&y, floor) : BOTTOM) + 9;
+    const bool in_corner = floor_name < BOTTOM + 36 + 19 * (N_FAMILIES + 1);
+    put_key(f, e, rows, floor > 0 && in_corner ? floor_name : BOTTOM + 9);
     fprintf(f,
             "set xrange [%g:%g]\nset xtics 1\nset logscale y\nset yrange [%g:%g]\nset format y "
             "'%%g'\nset grid xtics ytics ls 99, ls 99\n"
@@ -320,7 +347,7 @@ static char *plot_bits(const evaluation *e, const eval_row *rows)
                 "set label 'noise floor, f16 against f32: %s%s' at screen %.5f, screen %.5f left "
                 "textcolor rgb '" GREY "' font 'Helvetica,11'\n",
                 eval_number(number, floor), show_floor ? "" : " (below)", (LEFT + 8.0) / WIDTH,
-                ((show_floor ? at(&y, floor) : BOTTOM) + 9) / HEIGHT);
+                floor_name / HEIGHT);
     }
     fputs("plot ", f);
     if (show_floor) {
@@ -465,7 +492,7 @@ static char *plot_same_top(const evaluation *e, const eval_row *rows)
 {
     enum { ROW = 21, NAMES = 150 };
     size_t order[TQE_EVAL_MAX_SIDES], n = 0, n_script = 0;
-    double low = 100;
+    double low = 100, least = 100;
     char *script = NULL, name[64];
     for (size_t i = 1; i < e->n_sides; i++) {
         size_t k = n++;
@@ -474,7 +501,12 @@ static char *plot_same_top(const evaluation *e, const eval_row *rows)
         }
         order[k] = i;
         low = fmin(low, rows[i].same_top.value * 100);
+        if (isfinite(rows[i].same_top.low)) {
+            least = fmin(least, rows[i].same_top.low * 100);
+        }
     }
+    /* Whiskers fit, but for those of very few windows, which would squeeze the rest. */
+    low = fmin(low, fmax(least, 100 - 2.5 * (100 - low)));
     int height = TOP + BOTTOM + ROW * (int)n;
     FILE *f = open_memstream(&script, &n_script);
     if (!f) {

@@ -34,4 +34,5 @@ echo '{"prompt": "The code for river is 1.", "answer": " 2", "approx_tokens": 16
 measure 'eval, needles' 0 eval -m tiny.gguf --no-bos -t 1 -f harbour.txt -c 64 -w 1 --kv tcq3 \
     --needle needles.jsonl
 "$TQ" eval $model -f harbour.txt --kv f16 --kv tcq4,tail=64 -c 80 -w 1 2>/dev/null | grep -A1 'tail=N'
-"$TQ" eval $model -f harbour.txt --kv tcq4 -c 80 -w 1 2>/dev/null | grep 'tail=N'
+"$TQ" eval $model -f harbour.txt --kv tcq4 -c 80 -w 1 2>/dev/null | grep 'tail=N' ||
+    echo 'without tail= no note'
