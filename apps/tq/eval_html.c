@@ -24,6 +24,7 @@ static const char style[] =
     "figure{margin:1.6rem 0 2.2rem}figure svg{width:100%;height:auto;display:block}"
     "svg text{font-family:'Helvetica Neue',Helvetica,Arial,'Liberation Sans','DejaVu Sans',"
     "sans-serif}"
+    "svg [font-family$=':Bold'] text{font-weight:bold}"
     "#bits-gnuplot_canvas text,#position-gnuplot_canvas text{paint-order:stroke;stroke:#fff;"
     "stroke-width:3px;stroke-linejoin:round}"
     "figcaption,caption{font-size:.9rem;line-height:1.4;color:#333;text-align:left}"
