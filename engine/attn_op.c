@@ -53,9 +53,11 @@ static void run_parts(struct ggml_tensor *dst, int ith, int nth, void *userdata)
     const struct ggml_tensor *q = dst->src[0];
     tqe_attn *a = l->owner;
     uint8_t *work = a->work + (size_t)ith * a->work_stride;
-    for (uint32_t p = (uint32_t)ith; p < l->plan.n_parts && !failed(a); p += (uint32_t)nth) {
-        note(a, tq_attn_part(&l->plan, &l->view, q->data, q->nb[2] / sizeof(float), a->partials,
-                             work, p));
+    tq_attn_plan plan = l->plan;
+    plan.step = (uint32_t)nth;
+    for (uint32_t p = (uint32_t)ith; p < plan.n_parts && !failed(a); p += plan.step) {
+        note(a, tq_attn_part(&plan, &l->view, q->data, q->nb[2] / sizeof(float), a->partials, work,
+                             p));
     }
 }
 

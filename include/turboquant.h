@@ -350,6 +350,8 @@ typedef struct tq_attn_plan {
     uint32_t n_rows;       /* independent units of phase 2: q_len * n_q_heads output rows */
     size_t partials_bytes; /* shared between the phases, 64-byte aligned memory of the caller */
     size_t work_bytes;     /* scratch of one thread in either phase, 64-byte aligned */
+    uint32_t step;         /* 0 from init. May be set, for speed alone: a thread that ran part i
+                            * takes i + step next, whose first bytes part i then asks for */
     uint32_t priv[8];      /* private */
 } tq_attn_plan;
 

@@ -252,6 +252,23 @@ static int plan_fits(const tq_attn_plan *p, const tq_view *v)
            shape_of(&p->cfg, v).n_forms == p->priv[PRIV_N_FORMS];
 }
 
+/* First token that a part of the fused path reads. */
+static uint32_t part_begin(const tq_attn_plan *p, uint32_t unit)
+{
+    return (p->priv[PRIV_CHUNK0] + unit) * CHUNK;
+}
+
+/* Where the part begins that the same thread takes next. */
+static void set_next(tq_attn_job *j, const tq_attn_plan *p, uint32_t part)
+{
+    if (p->step == 0 || p->step >= p->n_parts - part)
+        return;
+    const uint32_t next = part + p->step;
+    j->has_next = 1;
+    j->next_head = next % j->s.n_kv;
+    j->next_token = tq_max_u32(part_begin(p, next / j->s.n_kv), tq_first_visible(&j->s, 0));
+}
+
 tq_status tq_attn_part(const tq_attn_plan *p, const tq_view *v, const float *q, size_t q_stride,
                        void *partials, void *work, uint32_t part)
 {
@@ -285,7 +302,8 @@ tq_status tq_attn_part(const tq_attn_plan *p, const tq_view *v, const float *q, 
     }
     gather_queries(&j, q, q_stride);
     if (path == TQ_PATH_FUSED) {
-        const uint32_t t0 = (p->priv[PRIV_CHUNK0] + unit) * CHUNK;
+        const uint32_t t0 = part_begin(p, unit);
+        set_next(&j, p, part);
         tq_attn_fused(&j, t0, tq_min_u32(t0 + CHUNK, j.s.n_tokens));
     } else if (path == TQ_PATH_TILED) {
         tq_attn_tiled(&j);
@@ -410,8 +428,10 @@ tq_status tq_attn_run(const tq_attn_plan *p, const tq_view *v, float *out, size_
     uint8_t *partials =
         (uint8_t *)scratch + (ALIGNMENT - (uintptr_t)scratch % ALIGNMENT) % ALIGNMENT;
     uint8_t *work = partials + p->partials_bytes;
+    tq_attn_plan in_turn = *p;
+    in_turn.step = 1;
     for (uint32_t part = 0; part < p->n_parts; part++) {
-        tq_status st = tq_attn_part(p, v, q, q_stride, partials, work, part);
+        tq_status st = tq_attn_part(&in_turn, v, q, q_stride, partials, work, part);
         if (st != TQ_OK)
             return st;
     }

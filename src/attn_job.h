@@ -41,6 +41,8 @@ typedef struct tq_attn_job {
     uint32_t kv_head;
     uint32_t q0, n_q; /* query tokens */
     uint32_t rows;    /* n_q * group */
+    int has_next;     /* FUSED: this thread goes on with another part, which begins with */
+    uint32_t next_head, next_token;
     tq_attn_result result[2];
     size_t out_stride;
     float *work;

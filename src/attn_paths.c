@@ -94,10 +94,23 @@ static tq_const_planes head_run(const tq_rows *rows, uint32_t kv_head, uint32_t 
                              .ahead_bytes = tq_page_head_bytes(rows->k, rows->v)};
 }
 
-/* Let the two kernels of a page ask for the next page of the same head: its first half during the
- * scores, the rest during the sums. */
+/* What is read after the packed page at t0: the next one of the head, or the first of the thread's
+ * next part. The page behind a packed one is there, whether or not anything is read from it. */
+static tq_const_planes after_page(const tq_attn_job *j, const tq_rows *rows, uint32_t t0,
+                                  uint32_t t_end)
+{
+    const tq_const_planes nothing = {0};
+    if (t0 + TQ_TILE < t_end)
+        return head_run(rows, j->kv_head, t0 / TQ_TILE + 1);
+    return j->has_next ? head_run(rows, j->next_head, j->next_token / TQ_TILE) : nothing;
+}
+
+/* Let the two kernels of a page ask for that: its first half during the scores, the rest during
+ * the sums. */
 static void set_ahead(tq_const_planes *keys, tq_const_planes *values, tq_const_planes next)
 {
+    if (!next.ahead)
+        return;
     keys->ahead = next.ahead;
     keys->ahead_bytes = next.ahead_bytes / 128 * 64;
     values->ahead = next.ahead + keys->ahead_bytes;
@@ -124,16 +137,15 @@ typedef struct fused_kernels {
     tq_weigh_fn *weigh; /* or NULL */
 } fused_kernels;
 
-/* One step over the page at t0, whose spans are made. more: the next page is one of this pass. */
+/* One step over the page at t0, whose spans are made. next: what is read after it, or nothing. */
 static void fused_page(const tq_attn_job *j, const tq_rows *rows, const fused_kernels *k,
-                       const tq_attn_result *res, uint32_t t0, uint32_t n, int more)
+                       const tq_attn_result *res, uint32_t t0, uint32_t n, tq_const_planes next)
 {
     const uint32_t page = t0 / TQ_TILE;
     float *s = j->work + j->map.s, *alpha = j->work + j->map.alpha;
     tq_const_planes keys = tq_rows_planes(rows, j->kv_head, page, 0, 0);
     tq_const_planes values = tq_rows_planes(rows, j->kv_head, page, 0, 1);
-    if (more)
-        set_ahead(&keys, &values, head_run(rows, j->kv_head, page + 1));
+    set_ahead(&keys, &values, next);
     k->score(rows->k, s, j->work + j->map.prep, j->rows, keys, n);
     if (needs_bias(j))
         add_bias(j, s, 0, j->rows);
@@ -166,9 +178,9 @@ static void fused_pass(const tq_attn_job *j, int form, uint32_t t_begin, uint32_
                                                  j->rows);
             }
             prepared = 1;
-            /* The page behind a packed one is there, whether or not anything is read from it. */
+            const tq_const_planes nothing = {0};
             fused_page(j, rows, &k, &j->result[form], t0, n,
-                       st == STEP_PACKED && t0 + TQ_TILE < t_end);
+                       st == STEP_PACKED ? after_page(j, rows, t0, t_end) : nothing);
         }
 }
 

@@ -97,6 +97,7 @@ static bool run_ours(attn_bench *b, attn_side *s, const attn_buffers *m, double 
     team_wake(b->team);
     double start = now();
     tq_status st = tq_attn_plan_init(&plan, &cfg, &s->view);
+    plan.step = b->n_threads; /* about: each takes the next one that is left */
     attn_run r = {.plan = &plan,
                   .view = &s->view,
                   .q = m->q,

@@ -120,13 +120,20 @@ static void order_of_parts_does_not_change_a_byte(void **state)
             void *partials = aligned(p.partials_bytes), *work = aligned(p.work_bytes);
             float *out = malloc(c.n_out * sizeof *out);
             assert_non_null(out);
-            for (uint32_t i = p.n_parts; i-- > 0;)
-                assert_int_equal(tq_attn_part(&p, &c.view, c.q, c.q_stride, partials, work, i),
-                                 TQ_OK);
-            for (uint32_t row = p.n_rows; row-- > 0;)
-                assert_int_equal(
-                    tq_attn_merge(&p, &c.view, out, c.out_stride, partials, work, row, 1), TQ_OK);
-            assert_memory_equal(out, c.out, c.n_out * sizeof *out);
+            const uint32_t steps[] = {0, 1, 4,
+                                      UINT32_MAX}; /* nor does what comes next, true or not */
+            for (uint32_t k = 0; k < 4; k++) {
+                p.step = steps[k];
+                memset(out, 0xff, c.n_out * sizeof *out);
+                for (uint32_t i = p.n_parts; i-- > 0;)
+                    assert_int_equal(tq_attn_part(&p, &c.view, c.q, c.q_stride, partials, work, i),
+                                     TQ_OK);
+                for (uint32_t row = p.n_rows; row-- > 0;)
+                    assert_int_equal(
+                        tq_attn_merge(&p, &c.view, out, c.out_stride, partials, work, row, 1),
+                        TQ_OK);
+                assert_memory_equal(out, c.out, c.n_out * sizeof *out);
+            }
             free(out);
             free(partials);
             free(work);
