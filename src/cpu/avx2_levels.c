@@ -119,21 +119,24 @@ TQ_INLINE void rows_nibbles(uint8_t *out, size_t stride, const uint8_t *codes, s
     }
 }
 
-void tq_avx2_level_rows(const uint8_t **row, uint8_t *room, const tq_level_source *s,
-                        tq_const_planes rows, uint32_t t, uint32_t n)
+tq_level_rows tq_avx2_level_rows(uint8_t *room, const tq_level_source *s, tq_const_planes rows,
+                                 uint32_t t, uint32_t n)
 {
     const tq_codec *c = s->codec;
-    const uint8_t *codes = rows.codes + t * rows.codes_stride, *at = room;
+    const uint8_t *codes = rows.codes + t * rows.codes_stride;
     const int nibbles = s->nibbles || s->fifth;
-    size_t stride = (nibbles ? c->dim / 2 : TQ_LEVEL_WIDTH(c->dim)) + PAD;
+    const size_t bytes = nibbles ? c->dim / 2 : TQ_LEVEL_WIDTH(c->dim), stride = bytes + PAD;
 
     if (nibbles && s->trellis)
         tq_avx2_trellis_nibbles(room, stride, codes, rows.codes_stride, c->bits, c->dim, n);
     else if (s->trellis)
         tq_avx2_trellis_levels((int8_t *)room, stride, codes, rows.codes_stride, &s->tables,
                                c->bits, c->dim, n);
+    else if (s->in_place && n == ROWS)
+        return (tq_level_rows){codes, rows.codes_stride};
     else if (s->in_place)
-        at = codes, stride = rows.codes_stride;
+        for (uint32_t i = 0; i < n; i++)
+            memcpy(room + i * stride, codes + i * rows.codes_stride, bytes);
     else if (c->bits >= 5 && c->bits <= 6 && c->dim % 128 == 0)
         tq_avx2_norm_wide_levels(room, stride, codes, rows.codes_stride, &s->tables, c->bits,
                                  c->dim, n);
@@ -143,22 +146,22 @@ void tq_avx2_level_rows(const uint8_t **row, uint8_t *room, const tq_level_sourc
         rows_nibbles(room, stride, codes, rows.codes_stride, c->dim, n, 3);
     else
         rows_nibbles(room, stride, codes, rows.codes_stride, c->dim, n, 2);
-    for (uint32_t i = 0; i < n; i++, at += stride)
-        row[i] = at;
-    for (uint32_t i = n; i < ROWS; i++)
-        row[i] = row[n - 1];
+    tq_repeat_last_row(room, stride, bytes, n);
+    return (tq_level_rows){room, stride};
 }
 
 enum { RUN = 16 }; /* places of a run at dimension 128 */
 
-/* Where the fifth bits of the tokens of tq_avx2_level_rows are. */
-TQ_INLINE void fifth_rows(const uint8_t **plane, tq_const_planes rows, uint32_t t, uint32_t n)
+/* Where the fifth bits of the tokens of tq_avx2_level_rows are: in place, or in room [16][RUN]. */
+TQ_INLINE tq_level_rows fifth_rows(uint8_t *room, tq_const_planes rows, uint32_t t, uint32_t n)
 {
     const uint8_t *at = rows.codes + t * rows.codes_stride + 2 * RUN;
-    for (uint32_t i = 0; i < n; i++, at += rows.codes_stride)
-        plane[i] = at;
-    for (uint32_t i = n; i < ROWS; i++)
-        plane[i] = plane[n - 1];
+    if (n == ROWS)
+        return (tq_level_rows){at, rows.codes_stride};
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(room + i * RUN, at + i * rows.codes_stride, RUN);
+    tq_repeat_last_row(room, RUN, RUN, n);
+    return (tq_level_rows){room, RUN};
 }
 
 /* Levels of the nibbles of x, whose fifth bits are the top bits of the bytes of `bit`. */
@@ -171,13 +174,14 @@ TQ_INLINE __m256i fifth_levels(__m256i x, __m256i bit, const __m256i *table)
 
 /* ---- Tokens as lanes ------------------------------------------------------------------- */
 
-/* Bytes at .. at + 15 of 8 rows: dword i of all of them in out[i]. */
-TQ_INLINE void turn(__m256i out[4], const uint8_t *const *row, uint32_t at)
+/* 16 bytes of each of 8 rows from row on: dword i of all of them in out[i]. */
+TQ_INLINE void turn(__m256i out[4], const uint8_t *row, size_t stride)
 {
+    const uint8_t *row4 = row + 4 * stride;
     __m256i z[4];
     TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-        z[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(load128(row[i] + at)),
-                                       load128(row[i + 4] + at), 1);
+        z[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(load128(row + i * stride)),
+                                       load128(row4 + i * stride), 1);
     const __m256i a = _mm256_unpacklo_epi32(z[0], z[1]), b = _mm256_unpacklo_epi32(z[2], z[3]);
     const __m256i c = _mm256_unpackhi_epi32(z[0], z[1]), d = _mm256_unpackhi_epi32(z[2], z[3]);
     out[0] = _mm256_unpacklo_epi64(a, b);
@@ -198,17 +202,17 @@ TQ_INLINE __m256i upper_levels(__m256i x, __m256i table)
 }
 
 /* Rows of 128 with fifth bits: nibbles of 16 tokens in row, the bits in plane. */
-TQ_INLINE void turn_fifth(uint8_t *dst, const uint8_t *const *row, const uint8_t *const *plane,
+TQ_INLINE void turn_fifth(uint8_t *dst, tq_level_rows row, tq_level_rows plane,
                           const __m256i *table, tq_walk *ahead)
 {
     for (uint32_t k = 0; k < 2; k++) {
         __m256i bits[4];
-        turn(bits, plane + 8 * k, 0);
+        turn(bits, plane.at + 8 * k * plane.stride, plane.stride);
         TQ_UNROLL_FOR (uint32_t r = 0; r < 4; r++) {
             uint8_t *to = dst + (size_t)r * RUN * 16 + 32 * k;
             __m256i x[4];
             tq_walk_on(ahead);
-            turn(x, row + 8 * k, r * RUN);
+            turn(x, row.at + 8 * k * row.stride + r * RUN, row.stride);
             TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
                 const __m256i lower = _mm256_slli_epi16(bits[i], 7 - (int)r);
                 const __m256i upper = _mm256_slli_epi16(bits[i], 3 - (int)r);
@@ -220,41 +224,48 @@ TQ_INLINE void turn_fifth(uint8_t *dst, const uint8_t *const *row, const uint8_t
     }
 }
 
+/* Nibbles of 16 rows. */
+TQ_INLINE void turn_nibbles(uint8_t *dst, tq_level_rows row, const uint32_t half, __m256i table,
+                            tq_walk *ahead)
+{
+    for (uint32_t j = 0; j < half; j += 16, dst += 16 * 16) {
+        tq_walk_on(ahead);
+        TQ_UNROLL_FOR (uint32_t k = 0; k < 2; k++) {
+            uint8_t *to = dst + 32 * k;
+            __m256i x[4];
+            turn(x, row.at + 8 * k * row.stride + j, row.stride);
+            TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
+                store256(to + 64 * i, lower_levels(x[i], table));
+                store256(to + 64 * i + (size_t)half * 16, upper_levels(x[i], table));
+            }
+        }
+    }
+}
+
 void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
                            uint32_t n, tq_walk *ahead)
 {
     uint8_t room[TQ_ROWS_ROOM];
-    const uint8_t *row[ROWS];
     const uint32_t half = s->codec->dim / 2, width = TQ_LEVEL_WIDTH(s->codec->dim);
+    const tq_level_rows row = tq_avx2_level_rows(room, s, rows, t, n);
 
-    tq_avx2_level_rows(row, room, s, rows, t, n);
     if (s->fifth) {
-        const uint8_t *plane[ROWS];
-        fifth_rows(plane, rows, t, n);
-        turn_fifth(dst, row, plane, s->tables.t, ahead);
+        uint8_t bits[ROWS * RUN];
+        turn_fifth(dst, row, fifth_rows(bits, rows, t, n), s->tables.t, ahead);
         return;
     }
     if (s->nibbles) {
-        const __m256i table = s->table;
-        for (uint32_t j = 0; j < half; j += 16) {
-            tq_walk_on(ahead);
-            for (uint32_t k = 0; k < 2; k++) {
-                uint8_t *to = dst + (size_t)j * 16 + 32 * k;
-                __m256i x[4];
-                turn(x, row + 8 * k, j);
-                TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-                    store256(to + 64 * i, lower_levels(x[i], table));
-                    store256(to + 64 * i + (size_t)half * 16, upper_levels(x[i], table));
-                }
-            }
-        }
+        if (half == 64)
+            turn_nibbles(dst, row, 64, s->table, ahead);
+        else
+            turn_nibbles(dst, row, half, s->table, ahead);
         return;
     }
     for (uint32_t j = 0; j < width; j += 16) {
         tq_walk_on(ahead);
         for (uint32_t k = 0; k < 2; k++) {
             __m256i x[4];
-            turn(x, row + 8 * k, j);
+            turn(x, row.at + 8 * k * row.stride + j, row.stride);
             TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
                 store256(dst + (size_t)j * 16 + 64 * i + 32 * k, _mm256_add_epi8(x[i], s->add));
         }
@@ -263,12 +274,12 @@ void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_const_plan
 
 /* ---- Four tokens to a lane ------------------------------------------------------------- */
 
-/* Bytes at .. at + 31 of four rows: dwords of 4 + 4 elements, out[i] those from 4 i and 16 + 4 i
- * on. */
-TQ_INLINE void interleave(__m256i out[4], const uint8_t *const *row, uint32_t at)
+/* 32 bytes of each of four rows from row on: dwords of 4 + 4 elements, out[i] those from 4 i and
+ * 16 + 4 i on. */
+TQ_INLINE void interleave(__m256i out[4], const uint8_t *row, size_t stride)
 {
-    const __m256i r0 = load256(row[0] + at), r1 = load256(row[1] + at);
-    const __m256i r2 = load256(row[2] + at), r3 = load256(row[3] + at);
+    const __m256i r0 = load256(row), r1 = load256(row + stride);
+    const __m256i r2 = load256(row + 2 * stride), r3 = load256(row + 3 * stride);
     const __m256i a = _mm256_unpacklo_epi8(r0, r1), b = _mm256_unpacklo_epi8(r2, r3);
     const __m256i c = _mm256_unpackhi_epi8(r0, r1), d = _mm256_unpackhi_epi8(r2, r3);
     out[0] = _mm256_unpacklo_epi16(a, b);
@@ -279,12 +290,12 @@ TQ_INLINE void interleave(__m256i out[4], const uint8_t *const *row, uint32_t at
 
 /* Four rows of 128 with fifth bits. A register of nibbles has run r in its lower lane and r + 1 in
  * the upper one. */
-TQ_INLINE void interleave_fifth(uint8_t *to, size_t block, const uint8_t *const *row,
-                                const uint8_t *const *plane, const __m256i *table)
+TQ_INLINE void interleave_fifth(uint8_t *to, size_t block, const uint8_t *row, size_t stride,
+                                const uint8_t *plane, size_t plane_stride, const __m256i *table)
 {
     __m256i y[4], bits[4];
     TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-        y[i] = _mm256_broadcastsi128_si256(load128(plane[i]));
+        y[i] = _mm256_broadcastsi128_si256(load128(plane + i * plane_stride));
     const __m256i a = _mm256_unpacklo_epi8(y[0], y[1]), b = _mm256_unpacklo_epi8(y[2], y[3]);
     const __m256i c = _mm256_unpackhi_epi8(y[0], y[1]), d = _mm256_unpackhi_epi8(y[2], y[3]);
     bits[0] = _mm256_unpacklo_epi16(a, b);
@@ -297,7 +308,7 @@ TQ_INLINE void interleave_fifth(uint8_t *to, size_t block, const uint8_t *const 
         const __m256i upper =
             _mm256_setr_epi32(3 - r, 3 - r, 3 - r, 3 - r, 2 - r, 2 - r, 2 - r, 2 - r);
         __m256i x[4];
-        interleave(x, row, (uint32_t)r * RUN);
+        interleave(x, row + r * RUN, stride);
         TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
             uint8_t *at = to + i / 2 * block + 32 * (i % 2);
             store256(at, fifth_levels(x[i], _mm256_sllv_epi32(bits[i], lower), table));
@@ -310,28 +321,30 @@ TQ_INLINE void interleave_fifth(uint8_t *to, size_t block, const uint8_t *const 
 void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
                          uint32_t n, uint32_t quads, tq_walk *ahead)
 {
-    uint8_t room[TQ_ROWS_ROOM];
-    const uint8_t *row[ROWS], *plane[ROWS];
+    uint8_t room[TQ_ROWS_ROOM], bits[ROWS * RUN];
+    tq_level_rows plane = {0};
     const uint32_t half = s->codec->dim / 2, width = TQ_LEVEL_WIDTH(s->codec->dim);
     const size_t block = (size_t)quads * 64;
 
     for (uint32_t done = 0; done < n; done += ROWS) {
         const uint32_t left = n - done < ROWS ? n - done : ROWS;
         const uint32_t end = quads * 4 - done < ROWS ? quads * 4 - done : ROWS;
-        tq_avx2_level_rows(row, room, s, rows, t + done, left);
+        const tq_level_rows row = tq_avx2_level_rows(room, s, rows, t + done, left);
         if (s->fifth)
-            fifth_rows(plane, rows, t + done, left);
+            plane = fifth_rows(bits, rows, t + done, left);
         for (uint32_t q = 0; q < end; q += 4) {
+            const uint8_t *four = row.at + q * row.stride;
             uint8_t *to = dst + (size_t)(done + q) * 16;
             __m256i x[4];
             tq_walk_on(ahead);
             if (s->fifth) {
-                interleave_fifth(to, block, row + q, plane + q, s->tables.t);
+                interleave_fifth(to, block, four, row.stride, plane.at + q * plane.stride,
+                                 plane.stride, s->tables.t);
                 continue;
             }
             for (uint32_t j = 0; s->nibbles && j < half; j += 32, to += 2 * block) {
                 uint8_t *upper = to + half / 16 * block;
-                interleave(x, row + q, j);
+                interleave(x, four + j, row.stride);
                 TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
                     const size_t at = i / 2 * block + 32 * (i % 2);
                     store256(to + at, lower_levels(x[i], s->table));
@@ -339,7 +352,7 @@ void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes
                 }
             }
             for (uint32_t j = 0; !s->nibbles && j < width; j += 32, to += 2 * block) {
-                interleave(x, row + q, j);
+                interleave(x, four + j, row.stride);
                 TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
                     store256(to + i / 2 * block + 32 * (i % 2), _mm256_add_epi8(x[i], s->add));
             }

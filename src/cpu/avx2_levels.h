@@ -46,13 +46,25 @@ TQ_INLINE tq_walk tq_walk_scales_first(tq_const_planes planes, uint32_t n_steps)
     return tq_walk_begin(planes, n_steps > 0 ? n_steps - 1 : 0);
 }
 
+/* 16 rows as nibbles or bytes of a source. */
+typedef struct tq_level_rows {
+    const uint8_t *at;
+    size_t stride;
+} tq_level_rows;
+
 /* What tq_avx2_level_rows needs: decoders write up to 32 bytes past a row. */
 #define TQ_ROWS_ROOM (16 * (TQ_ROW_MAX + 32) + 32)
 
-/* row [16]: where the rows of tokens t .. t + n - 1, n 1..16, are as nibbles or bytes of s: in
- * place, or in room. Those from n on are the last. */
-void tq_avx2_level_rows(const uint8_t **row, uint8_t *room, const tq_level_source *s,
-                        tq_const_planes rows, uint32_t t, uint32_t n);
+/* The rows of tokens t .. t + n - 1, n 1..16, in place or in room. Those from n on are the last. */
+tq_level_rows tq_avx2_level_rows(uint8_t *room, const tq_level_source *s, tq_const_planes rows,
+                                 uint32_t t, uint32_t n);
+
+/* Rows 0 .. n - 1 of `bytes` at room; those from n on become the last. */
+TQ_INLINE void tq_repeat_last_row(uint8_t *room, size_t stride, size_t bytes, uint32_t n)
+{
+    for (uint32_t i = n; i < 16; i++)
+        memcpy(room + i * stride, room + (n - 1) * stride, bytes);
+}
 
 /* Level bytes of tokens t .. t + n - 1, n 1..16, tokens as lanes: dst [width / 4][16][4], element
  * 4 c + i of token t + k at dst[c][k][i]. Tokens from n on repeat the last; elements from dim on

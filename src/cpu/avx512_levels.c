@@ -89,8 +89,8 @@ TQ_INLINE void wide_rows(uint8_t *out, size_t stride, const uint8_t *codes, size
         wide_row(out + i * stride, codes + i * codes_stride, &t, trellis, bits);
 }
 
-/* Rows as tq_avx2_level_rows, where this file is faster; otherwise returns 0. */
-static int find_wide_rows(const uint8_t **row, uint8_t *room, const tq_level_source *s,
+/* As tq_avx2_level_rows where this file is faster; otherwise returns 0. */
+static int find_wide_rows(tq_level_rows *row, uint8_t *room, const tq_level_source *s,
                           tq_const_planes rows, uint32_t t, uint32_t n)
 {
     const uint32_t bits = s->codec->bits;
@@ -109,21 +109,22 @@ static int find_wide_rows(const uint8_t **row, uint8_t *room, const tq_level_sou
         wide_rows(room, stride, codes, rows.codes_stride, s, n, 0, 5);
     else
         wide_rows(room, stride, codes, rows.codes_stride, s, n, 0, 6);
-    for (uint32_t i = 0; i < ROWS; i++)
-        row[i] = room + (i < n ? i : n - 1) * stride;
+    tq_repeat_last_row(room, stride, 128, n);
+    *row = (tq_level_rows){room, stride};
     return 1;
 }
 
 #endif
 
-TQ_INLINE void find_rows(const uint8_t **row, uint8_t *room, const tq_level_source *s,
-                         tq_const_planes rows, uint32_t t, uint32_t n)
+TQ_INLINE tq_level_rows find_rows(uint8_t *room, const tq_level_source *s, tq_const_planes rows,
+                                  uint32_t t, uint32_t n)
 {
 #if TQ_HAVE_VNNI
-    if (find_wide_rows(row, room, s, rows, t, n))
-        return;
+    tq_level_rows row;
+    if (find_wide_rows(&row, room, s, rows, t, n))
+        return row;
 #endif
-    tq_avx2_level_rows(row, room, s, rows, t, n);
+    return tq_avx2_level_rows(room, s, rows, t, n);
 }
 
 /* ---- Level bytes ----------------------------------------------------------------------- */
@@ -138,15 +139,16 @@ TQ_INLINE __m512i upper_levels(__m512i x, __m512i table)
     return lower_levels(_mm512_srli_epi16(x, 4), table);
 }
 
-/* Bytes at .. at + 15 of 16 rows: dword i of all of them in out[i]. */
-TQ_INLINE void turn(__m512i out[4], const uint8_t *const *row, uint32_t at)
+/* 16 bytes of each of 16 rows from row on: dword i of all of them in out[i]. */
+TQ_INLINE void turn(__m512i out[4], const uint8_t *row, size_t stride)
 {
+    const uint8_t *row4 = row + 4 * stride, *row8 = row4 + 4 * stride, *row12 = row8 + 4 * stride;
     __m512i z[4];
     TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-        z[i] = _mm512_castsi128_si512(tq_load128(row[i] + at));
-        z[i] = _mm512_inserti32x4(z[i], tq_load128(row[i + 4] + at), 1);
-        z[i] = _mm512_inserti32x4(z[i], tq_load128(row[i + 8] + at), 2);
-        z[i] = _mm512_inserti32x4(z[i], tq_load128(row[i + 12] + at), 3);
+        z[i] = _mm512_castsi128_si512(tq_load128(row + i * stride));
+        z[i] = _mm512_inserti32x4(z[i], tq_load128(row4 + i * stride), 1);
+        z[i] = _mm512_inserti32x4(z[i], tq_load128(row8 + i * stride), 2);
+        z[i] = _mm512_inserti32x4(z[i], tq_load128(row12 + i * stride), 3);
     }
     const __m512i a = _mm512_unpacklo_epi32(z[0], z[1]), b = _mm512_unpacklo_epi32(z[2], z[3]);
     const __m512i c = _mm512_unpackhi_epi32(z[0], z[1]), d = _mm512_unpackhi_epi32(z[2], z[3]);
@@ -161,17 +163,16 @@ void TQ_CLUSTER(tq_avx512_turned_levels)(uint8_t *dst, const tq_level_source *s,
                                          tq_walk *ahead)
 {
     uint8_t room[TQ_ROWS_ROOM] __attribute__((aligned(64)));
-    const uint8_t *row[ROWS];
     const uint32_t half = s->codec->dim / 2, width = TQ_LEVEL_WIDTH(s->codec->dim);
     const __m512i table = _mm512_broadcast_i64x4(s->table);
     const __m512i add = _mm512_broadcast_i64x4(s->add);
 
-    find_rows(row, room, s, rows, t, n);
+    const tq_level_rows row = find_rows(room, s, rows, t, n);
     for (uint32_t j = 0; j < (s->nibbles ? half : width); j += 16) {
         uint8_t *to = dst + (size_t)j * 16;
         __m512i x[4];
         tq_walk_on(ahead);
-        turn(x, row, j);
+        turn(x, row.at + j, row.stride);
         if (s->nibbles)
             TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
                 _mm512_store_si512(to + 64 * i, lower_levels(x[i], table));
@@ -183,12 +184,13 @@ void TQ_CLUSTER(tq_avx512_turned_levels)(uint8_t *dst, const tq_level_source *s,
     }
 }
 
-/* Bytes at .. at + 63 of four rows: dwords of 4 elements per lane of 16 bytes, out[i] those from
- * 16 lane + 4 i on. */
-TQ_INLINE void interleave(__m512i out[4], const uint8_t *const *row, uint32_t at)
+/* 64 bytes of each of four rows from row on: dwords of 4 elements per lane of 16 bytes, out[i]
+ * those from 16 lane + 4 i on. */
+TQ_INLINE void interleave(__m512i out[4], const uint8_t *row, size_t stride)
 {
-    const __m512i r0 = _mm512_loadu_si512(row[0] + at), r1 = _mm512_loadu_si512(row[1] + at);
-    const __m512i r2 = _mm512_loadu_si512(row[2] + at), r3 = _mm512_loadu_si512(row[3] + at);
+    const __m512i r0 = _mm512_loadu_si512(row), r1 = _mm512_loadu_si512(row + stride);
+    const __m512i r2 = _mm512_loadu_si512(row + 2 * stride);
+    const __m512i r3 = _mm512_loadu_si512(row + 3 * stride);
     const __m512i a = _mm512_unpacklo_epi8(r0, r1), b = _mm512_unpacklo_epi8(r2, r3);
     const __m512i c = _mm512_unpackhi_epi8(r0, r1), d = _mm512_unpackhi_epi8(r2, r3);
     out[0] = _mm512_unpacklo_epi16(a, b);
@@ -201,7 +203,6 @@ void TQ_CLUSTER(tq_avx512_level_quads)(uint8_t *dst, const tq_level_source *s, t
                                        uint32_t t, uint32_t n, tq_walk *ahead)
 {
     uint8_t room[TQ_ROWS_ROOM] __attribute__((aligned(64)));
-    const uint8_t *row[ROWS];
     const uint32_t dim = s->codec->dim, half = dim / 2;
     const size_t block = (size_t)(n + 3) / 4 * 64;
     const __m512i table = _mm512_broadcast_i64x4(s->table);
@@ -209,13 +210,13 @@ void TQ_CLUSTER(tq_avx512_level_quads)(uint8_t *dst, const tq_level_source *s, t
 
     for (uint32_t done = 0; done < n; done += ROWS) {
         const uint32_t left = n - done < ROWS ? n - done : ROWS;
-        find_rows(row, room, s, rows, t + done, left);
+        const tq_level_rows row = find_rows(room, s, rows, t + done, left);
         for (uint32_t q = 0; q < left; q += 4) {
             uint8_t *to = dst + (size_t)(done + q) * 16;
             tq_walk_on(ahead);
             for (uint32_t j = 0; j < (s->nibbles ? half : dim); j += 64, to += 4 * block) {
                 __m512i x[4];
-                interleave(x, row + q, j);
+                interleave(x, row.at + q * row.stride + j, row.stride);
                 if (s->nibbles)
                     TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
                         _mm512_store_si512(to + i * block, lower_levels(x[i], table));
