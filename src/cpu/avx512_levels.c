@@ -116,6 +116,27 @@ static int find_wide_rows(tq_level_rows *row, uint8_t *room, const tq_level_sour
 
 #endif
 
+/* Nibbles of rows of 128 codes of 2 or 3 bits: a plane of two bits, then one of single bits. */
+TQ_INLINE tq_level_rows nibbles_of_128(uint8_t *room, const uint8_t *codes, size_t codes_stride,
+                                       uint32_t n, const int bits)
+{
+    const __m512i by_half = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2, 2, 2);
+    const __m512i by_run = _mm512_setr_epi32(2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0, 31, 31, 31, 31);
+    const __m512i low = _mm512_set1_epi8(0x33), high = _mm512_set1_epi8(0x44);
+    for (uint32_t i = 0; i < n; i++, codes += codes_stride) {
+        const __m256i two = _mm256_loadu_si256((const __m256i *)(const void *)codes);
+        __m512i x = _mm512_and_si512(_mm512_srlv_epi32(_mm512_broadcast_i64x4(two), by_half), low);
+        if (bits == 3) {
+            const __m512i one = _mm512_broadcast_i32x4(tq_load128(codes + 32));
+            /* x where high has no bit, which x does not have either */
+            x = _mm512_ternarylogic_epi64(x, _mm512_rolv_epi32(one, by_run), high, 0xf8);
+        }
+        _mm512_storeu_si512(room + 64 * i, x);
+    }
+    tq_repeat_last_row(room, 64, 64, n);
+    return (tq_level_rows){room, 64};
+}
+
 TQ_INLINE tq_level_rows find_rows(uint8_t *room, const tq_level_source *s, tq_const_planes rows,
                                   uint32_t t, uint32_t n)
 {
@@ -124,6 +145,12 @@ TQ_INLINE tq_level_rows find_rows(uint8_t *room, const tq_level_source *s, tq_co
     if (find_wide_rows(&row, room, s, rows, t, n))
         return row;
 #endif
+    const tq_codec *c = s->codec;
+    if (!s->trellis && c->bits <= 3 && c->dim == 128) {
+        const uint8_t *codes = rows.codes + t * rows.codes_stride;
+        return c->bits == 3 ? nibbles_of_128(room, codes, rows.codes_stride, n, 3)
+                            : nibbles_of_128(room, codes, rows.codes_stride, n, 2);
+    }
     return tq_avx2_level_rows(room, s, rows, t, n);
 }
 
