@@ -270,12 +270,11 @@ static int work(tuning *t, const tune_options *o)
     if (!tune_list_pairs(t) || !tune_load_state(t)) {
         return TQ_EXIT_FAILED;
     }
-    out_text(t->e.model.name, strlen(t->e.model.name));
-    out_printf("%s%s; budget %llu bytes a token, %.4g bits; windows of %u tokens: %u for the\n"
-               "mean, %u to scan, %u to choose, %u held out\n",
-               t->e.model.name[0] ? ", " : "", t->e.model.weights, (unsigned long long)t->budget,
-               t->budget_bits, t->e.n_ctx, t->n_of[TUNE_CALIBRATE], t->n_of[TUNE_SCAN],
-               t->n_of[TUNE_CHOOSE], t->n_of[TUNE_FINAL]);
+    out_wrapped("%s%s%s; budget %llu bytes a token, %.4g bits; windows of %u tokens: %u for the "
+                "mean, %u to scan, %u to choose, %u held out",
+                t->e.model.name, t->e.model.name[0] ? ", " : "", t->e.model.weights,
+                (unsigned long long)t->budget, t->budget_bits, t->e.n_ctx, t->n_of[TUNE_CALIBRATE],
+                t->n_of[TUNE_SCAN], t->n_of[TUNE_CHOOSE], t->n_of[TUNE_FINAL]);
     out_flush();
     gen_catch_interrupts(true);
     tqe_status st = tune_run(t, &err);
