@@ -139,10 +139,10 @@ static const char *check_line(const json_t *line)
         return "it is not an object";
     }
     if (!prompt || !*prompt) {
-        return "\"prompt\" is not a text";
+        return prompt ? "\"prompt\" is empty" : "\"prompt\" is not a text";
     }
     if (!answer || !*answer) {
-        return "\"answer\" is not a text";
+        return answer ? "\"answer\" is empty" : "\"answer\" is not a text";
     }
     if ((depth && !json_is_number(depth)) || !(d >= 0 && d <= 1)) {
         return "\"depth\" is not a number from 0 to 1";
