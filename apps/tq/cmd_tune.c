@@ -205,9 +205,16 @@ static bool may_write(const tune_options *o, const char *flag, const char *path)
     return save_check(flag, path) && target_spares(flag, path, &in);
 }
 
-/* A scheme holds the names of its files. */
-static bool fits_scheme(const char *name)
+/* A scheme holds the names of its files, which go on from NAME: behind that of a folder they would
+ * be hidden ones. */
+static bool is_name(const char *name)
 {
+    const char *slash = strrchr(name, '/'), *last = slash ? slash + 1 : name;
+    if (!*last || !strcmp(last, ".") || !strcmp(last, "..")) {
+        msg_error("-o: '%s' is a folder: give the files a name, such as '%.*s%stuned'", name,
+                  (int)(*last ? strlen(name) : (size_t)(last - name)), name, *last ? "/" : "");
+        return false;
+    }
     bool ok = strlen(name) + sizeof ".layers" <= TQ_SCHEME_FILE_BYTES && !strchr(name, ',');
     if (!ok) {
         msg_error("-o: '%s' cannot stand in a scheme: a comma in it, or more than %d bytes", name,
@@ -219,7 +226,7 @@ static bool fits_scheme(const char *name)
 static bool check_output(const tune_options *o, const char *name, const char *state)
 {
     char path[TQ_SCHEME_FILE_BYTES], means[TQ_SCHEME_FILE_BYTES];
-    if (!fits_scheme(name)) {
+    if (!is_name(name)) {
         return false;
     }
     snprintf(path, sizeof path, "%s.layers", name);
@@ -520,8 +527,8 @@ int cmd_tune(int argc, char **argv)
     }
     double v;
     bool bytes;
-    ok = ok && (!o.budget || parse_budget(o.budget, &v, &bytes)) &&
-         (!o.output || fits_scheme(o.output));
+    ok =
+        ok && (!o.budget || parse_budget(o.budget, &v, &bytes)) && (!o.output || is_name(o.output));
     if (ok && (base.kmean[0] || base.layers[0])) {
         msg_error("--base: a scheme without files");
         ok = false;

@@ -162,6 +162,10 @@ t tune -m tiny.gguf
 t tune -m tiny.gguf -f harbour.txt
 t tune -m tiny.gguf -f - --budget 4
 t tune -m tiny.gguf -f harbour.txt --budget 4 -o a,b
+mkdir -p dir
+for name in . .. dir/ dir/. ./..; do
+    t tune -m tiny.gguf -f harbour.txt --budget 4 -o $name
+done
 t tune -m tiny.gguf -f harbour.txt --budget 4 -o nowhere/a
 t tune -m tiny.gguf -f harbour.txt --budget 4 --json nowhere/a.json
 t tune -m tiny.gguf -f harbour.txt --budget 4 --base tcq9
