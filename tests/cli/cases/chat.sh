@@ -57,7 +57,7 @@ digits <err | sort | uniq -c | sed 's/^ *//'
 # So is a line that is far too long to be tokenised; a script sees it at the exit code.
 head -c 1000000 /dev/zero | tr '\0' a | chat -c 24
 echo "exit $?"
-tail -n 1 err
+tail -n 2 err
 # The smallest context that was named is enough.
 need=$(printf 'one' | chat -c 4 >/dev/null; sed -n 's/.*-c \([0-9]*\) or more.*/\1/p' err)
 printf 'one' | chat -c $((need - 1)) >/dev/null
