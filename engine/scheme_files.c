@@ -213,7 +213,11 @@ static tqe_status layer_range(lines *l, uint32_t n_layers, uint32_t *first, uint
     if (rest == NULL || *rest != '\0') {
         return bad_word(l, word, "layers, such as 3 or 0-7");
     }
-    if (*first > *last || *last >= n_layers) {
+    if (*first > *last) {
+        (void)snprintf(what, sizeof(what), "layers %u to %u: the range is reversed", *first, *last);
+        return bad(l, TQE_ERR_FORMAT, what);
+    }
+    if (*last >= n_layers) {
         (void)snprintf(what, sizeof(what), "layers %u to %u: the model has 0 to %u", *first, *last,
                        n_layers - 1);
         return bad(l, TQE_ERR_FORMAT, what);

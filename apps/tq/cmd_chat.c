@@ -41,7 +41,7 @@ typedef struct chat {
     size_t limit;
     gen_stats total;
     gen_stop last_stop;
-    bool unanswered; /* a line from a pipe got no answer */
+    size_t n_refused; /* lines: of a pipe they are told of at the end */
 } chat;
 
 static bool show_text(void *ctx, const char *text, size_t n)
@@ -55,6 +55,7 @@ static bool show_text(void *ctx, const char *text, size_t n)
 static bool turn(chat *c, const char *question)
 {
     gen_stats stats = {0};
+    bool noted = true; /* a line of ours stands between the answer and the next question */
     gen_stop stop = question ? conversation_ask(&c->conv, question, &stats)
                              : conversation_retry(&c->conv, &stats);
     if (stop == GEN_STOP_END) {
@@ -69,13 +70,15 @@ static bool turn(chat *c, const char *question)
             msg_note("(interrupted)");
         } else if (stop == GEN_STOP_LIMIT) {
             msg_note("(stopped after %zu tokens, see -n)", c->limit);
+        } else {
+            noted = false;
         }
     } else if (stop == GEN_STOP_INTERRUPTED) {
         msg_note("(interrupted; the question was not taken in)");
     } else {
-        c->unanswered = true;
+        c->n_refused++;
     }
-    if (out_is_tty() && err_is_tty()) {
+    if (!noted && out_is_tty() && err_is_tty()) {
         msg_note("%s", ""); /* a line of air before the next question */
     }
     gen_clear_interrupt();
@@ -110,7 +113,7 @@ static after command(chat *c, const char *line)
         msg_note("(conversation forgotten)");
     } else if ((!strcmp(line, "/retry") || !strcmp(line, "/back")) &&
                !conversation_has_answer(&c->conv)) {
-        c->unanswered = true;
+        c->n_refused++;
         msg_note("(there is no answer yet)");
     } else if (!strcmp(line, "/retry")) {
         return turn(c, NULL) ? AFTER_GO_ON : AFTER_FAIL;
@@ -118,7 +121,7 @@ static after command(chat *c, const char *line)
         conversation_back(&c->conv);
         msg_note("(the last question and its answer are forgotten)");
     } else {
-        c->unanswered = true;
+        c->n_refused++;
         const char *near = args_nearest(line, names, sizeof names / sizeof names[0]);
         if (near) {
             msg_note("(unknown command %.40s; did you mean %s?)", line, near);
@@ -133,12 +136,12 @@ static after handle_line(chat *c, const char *line, size_t n)
 {
     size_t bad = text_utf8_check(line, n);
     if (bad < n) {
-        c->unanswered = true;
+        c->n_refused++;
         msg_note("(not valid UTF-8 at byte %zu of the line; not sent)", bad);
         return AFTER_GO_ON;
     }
     if (strlen(line) < n) {
-        c->unanswered = true;
+        c->n_refused++;
         msg_note("(the line holds a NUL byte at offset %zu; not sent)", strlen(line));
         return AFTER_GO_ON;
     }
@@ -187,7 +190,12 @@ static int talk(chat *c)
     }
     input_deinit(&in);
     /* At a terminal the user has seen it; a script looks at the exit code. */
-    return code == TQ_EXIT_OK && c->unanswered && isatty(STDIN_FILENO) != 1 ? TQ_EXIT_FAILED : code;
+    if (code == TQ_EXIT_OK && c->n_refused && isatty(STDIN_FILENO) != 1) {
+        msg_error("%zu of the lines %s refused, see above", c->n_refused,
+                  c->n_refused == 1 ? "was" : "were");
+        code = TQ_EXIT_FAILED;
+    }
+    return code;
 }
 
 static void greet(const tqe_model *m, const tqe_session *s)
@@ -285,7 +293,8 @@ int cmd_chat(int argc, char **argv)
         .n_options = sizeof options / sizeof options[0],
         .notes = "In the conversation\n" CHAT_COMMANDS
                  "  A line that ends with \\ goes on with the next one. Ctrl-C stops an answer;\n"
-                 "  at the prompt, twice in a row leaves. From a pipe, each line is a question.\n",
+                 "  at the prompt, twice in a row leaves. From a pipe, each line is a question;\n"
+                 "  one that is refused, also /retry without an answer, makes the exit code 1.\n",
         .examples = "  tq chat -m model.gguf -s \"Answer in one sentence.\"\n"
                     "  tq chat -m model.gguf --kv turbo:k8v3 -c 32768\n"
                     "  tq chat -m model.gguf --temp 0 < questions.txt > answers.txt\n",

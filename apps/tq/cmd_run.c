@@ -241,8 +241,8 @@ static int run_session(const run_options *o, const tqe_model *m, tqe_session *s,
     gen_stop stop = o->store ? gen_prompt_stored(s, o->store, ids, n_ids, &stats)
                              : gen_prompt(s, ids, n_ids, &stats);
     if (stop == GEN_STOP_END) {
-        stop = gen_answer(s, m, sampler, o->n_predict, take_text, &text, o->save ? &record : NULL,
-                          &stats);
+        stop = gen_answer(s, m, NULL, sampler, o->n_predict, take_text, &text,
+                          o->save ? &record : NULL, &stats);
     }
     int code = TQ_EXIT_FAILED;
     bool saved = true;

@@ -205,9 +205,16 @@ static bool may_write(const tune_options *o, const char *flag, const char *path)
     return save_check(flag, path) && target_spares(flag, path, &in);
 }
 
-/* A scheme holds the names of its files. */
-static bool fits_scheme(const char *name)
+/* A scheme holds the names of its files, which go on from NAME: behind that of a folder they would
+ * be hidden ones. */
+static bool is_name(const char *name)
 {
+    const char *slash = strrchr(name, '/'), *last = slash ? slash + 1 : name;
+    if (!*last || !strcmp(last, ".") || !strcmp(last, "..")) {
+        msg_error("-o: '%s' is a folder: give the files a name, such as '%.*s%stuned'", name,
+                  (int)(*last ? strlen(name) : (size_t)(last - name)), name, *last ? "/" : "");
+        return false;
+    }
     bool ok = strlen(name) + sizeof ".layers" <= TQ_SCHEME_FILE_BYTES && !strchr(name, ',');
     if (!ok) {
         msg_error("-o: '%s' cannot stand in a scheme: a comma in it, or more than %d bytes", name,
@@ -219,7 +226,7 @@ static bool fits_scheme(const char *name)
 static bool check_output(const tune_options *o, const char *name, const char *state)
 {
     char path[TQ_SCHEME_FILE_BYTES], means[TQ_SCHEME_FILE_BYTES];
-    if (!fits_scheme(name)) {
+    if (!is_name(name)) {
         return false;
     }
     snprintf(path, sizeof path, "%s.layers", name);
@@ -270,12 +277,11 @@ static int work(tuning *t, const tune_options *o)
     if (!tune_list_pairs(t) || !tune_load_state(t)) {
         return TQ_EXIT_FAILED;
     }
-    out_text(t->e.model.name, strlen(t->e.model.name));
-    out_printf("%s%s; budget %llu bytes a token, %.4g bits; windows of %u tokens: %u for the\n"
-               "mean, %u to scan, %u to choose, %u held out\n",
-               t->e.model.name[0] ? ", " : "", t->e.model.weights, (unsigned long long)t->budget,
-               t->budget_bits, t->e.n_ctx, t->n_of[TUNE_CALIBRATE], t->n_of[TUNE_SCAN],
-               t->n_of[TUNE_CHOOSE], t->n_of[TUNE_FINAL]);
+    out_wrapped("%s%s%s; budget %llu bytes a token, %.4g bits; windows of %u tokens: %u for the "
+                "mean, %u to scan, %u to choose, %u held out",
+                t->e.model.name, t->e.model.name[0] ? ", " : "", t->e.model.weights,
+                (unsigned long long)t->budget, t->budget_bits, t->e.n_ctx, t->n_of[TUNE_CALIBRATE],
+                t->n_of[TUNE_SCAN], t->n_of[TUNE_CHOOSE], t->n_of[TUNE_FINAL]);
     out_flush();
     gen_catch_interrupts(true);
     tqe_status st = tune_run(t, &err);
@@ -521,8 +527,8 @@ int cmd_tune(int argc, char **argv)
     }
     double v;
     bool bytes;
-    ok = ok && (!o.budget || parse_budget(o.budget, &v, &bytes)) &&
-         (!o.output || fits_scheme(o.output));
+    ok =
+        ok && (!o.budget || parse_budget(o.budget, &v, &bytes)) && (!o.output || is_name(o.output));
     if (ok && (base.kmean[0] || base.layers[0])) {
         msg_error("--base: a scheme without files");
         ok = false;

@@ -10,6 +10,10 @@
  * `tokens`, and the closing token of an answer, which the model chose but nobody evaluated, comes
  * from the template.
  *
+ * The logits from which an answer starts are kept. To retry, the session is cut back to the end of
+ * the prompt and the answer starts from them again: evaluating the prompt's last token once more,
+ * alone, would round differently, and a close choice between two tokens could turn out otherwise.
+ *
  * With a store, every prompt is kept in memory beside the session, which shares its pages: one that
  * cannot be reached by cutting the session back (rows of windows and of tail= are gone, or the
  * conversation was forgotten) is still not computed again.
@@ -78,7 +82,13 @@ bool conversation_init(conversation *c, const tqe_model *m, tqe_session *s, tqe_
         return false;
     }
     free(text);
-    return true;
+    tqe_model_info info;
+    tqe_model_get_info(m, &info);
+    c->logits = malloc(info.n_vocab * sizeof *c->logits);
+    if (!c->logits) {
+        msg_error("not enough memory for the conversation");
+    }
+    return c->logits != NULL;
 }
 
 void conversation_deinit(conversation *c)
@@ -88,6 +98,7 @@ void conversation_deinit(conversation *c)
     }
     free(c->msgs);
     free(c->tokens.at);
+    free(c->logits);
     forget_text(c);
 }
 
@@ -202,6 +213,11 @@ static gen_stop take_in(conversation *c, gen_stats *stats)
         c->text_bytes = strlen(full);
         c->n_before_answer = c->tokens.n;
         c->bytes_before_answer = c->text_bytes;
+        if (c->n_before_answer > 0) {
+            tqe_model_info info;
+            tqe_model_get_info(c->model, &info);
+            memcpy(c->logits, tqe_session_logits(c->session), info.n_vocab * sizeof *c->logits);
+        }
         return stop;
     }
     /* The session may hold a part of the new tokens: cut it back to what `tokens` describes. */
@@ -241,6 +257,16 @@ gen_stop conversation_retry(conversation *c, gen_stats *stats)
         c->tokens.n = c->n_before_answer;
         c->text_bytes = c->bytes_before_answer;
         c->text[c->text_bytes] = '\0';
+        size_t len = tqe_session_len(c->session);
+        if (c->tokens.n == len ||
+            (c->tokens.n < len && c->tokens.n >= tqe_session_min_truncate(c->session))) {
+            tqe_error err = {0};
+            if (tqe_session_truncate(c->session, c->tokens.n, &err) == TQE_OK) {
+                return GEN_STOP_END; /* c->logits are those of the first time */
+            }
+            msg_error("%s", err.text);
+            return GEN_STOP_ERROR;
+        }
     }
     return take_in(c, stats);
 }
@@ -282,8 +308,8 @@ gen_stop conversation_answer(conversation *c, tqe_sampler *sampler, size_t limit
                              void *ctx, gen_stats *stats)
 {
     keeper k = {.c = c, .sink = sink, .ctx = ctx, .start = c->text_bytes};
-    gen_stop stop =
-        gen_answer(c->session, c->model, sampler, limit, keep_text, &k, &c->tokens, stats);
+    gen_stop stop = gen_answer(c->session, c->model, c->n_before_answer > 0 ? c->logits : NULL,
+                               sampler, limit, keep_text, &k, &c->tokens, stats);
     if (!add_message(c, "assistant", c->text + k.start, c->text_bytes - k.start)) {
         return GEN_STOP_ERROR;
     }

@@ -15,6 +15,7 @@ typedef struct conversation {
     char *text;        /* what `tokens` spell, up to the last answer */
     size_t text_bytes;
     size_t n_before_answer, bytes_before_answer; /* of both, without the last answer; 0: unknown */
+    float *logits;                               /* [n_vocab], from which that answer starts */
     tqe_prefix *store;                           /* where prompts are kept, not owned; or NULL */
 } conversation;
 

@@ -139,10 +139,10 @@ static const char *check_line(const json_t *line)
         return "it is not an object";
     }
     if (!prompt || !*prompt) {
-        return "\"prompt\" is not a text";
+        return prompt ? "\"prompt\" is empty" : "\"prompt\" is not a text";
     }
     if (!answer || !*answer) {
-        return "\"answer\" is not a text";
+        return answer ? "\"answer\" is empty" : "\"answer\" is not a text";
     }
     if ((depth && !json_is_number(depth)) || !(d >= 0 && d <= 1)) {
         return "\"depth\" is not a number from 0 to 1";
@@ -194,9 +194,21 @@ static bool read_line(evaluation *e, const tqe_model *m, const char *path, size_
     return true;
 }
 
+/* n_beyond needles are longer than the model was trained for; the longest is on this line. */
+static void warn_beyond(const char *path, size_t line, size_t n_tokens, size_t n_beyond,
+                        uint32_t train)
+{
+    char more[64] = "";
+    if (n_beyond > 1) {
+        snprintf(more, sizeof more, ", the longest of %zu that are too long", n_beyond);
+    }
+    msg_warn("'%s', line %zu: %zu tokens with the answer%s; model trained for %u", path, line,
+             n_tokens, more, train);
+}
+
 bool eval_read_needles(evaluation *e, const tqe_model *m, const char *path)
 {
-    size_t n, number = 0;
+    size_t n, number = 0, longest = 0, longest_line = 0, n_beyond = 0;
     char *text = text_read_file(path, MAX_TEXT_BYTES, &n);
     bool ok = text != NULL;
     e->needle_source = path;
@@ -206,6 +218,10 @@ bool eval_read_needles(evaluation *e, const tqe_model *m, const char *path)
         number++;
         if (strspn(text + at, " \t\r") < len) {
             ok = read_line(e, m, path, number, text + at, len);
+            size_t tokens = ok ? e->needles[e->n_needles - 1].n : 0;
+            n_beyond += e->model.n_ctx_train && tokens > e->model.n_ctx_train;
+            longest_line = tokens > longest ? number : longest_line;
+            longest = tokens > longest ? tokens : longest;
         }
         if (ok && e->n_needles > MAX_NEEDLES) {
             msg_error("'%s' has more than %d needles", path, MAX_NEEDLES);
@@ -217,6 +233,9 @@ bool eval_read_needles(evaluation *e, const tqe_model *m, const char *path)
     if (ok && !e->n_needles) {
         msg_error("'%s' has no needles", path);
         ok = false;
+    }
+    if (ok && n_beyond) {
+        warn_beyond(path, longest_line, longest, n_beyond, e->model.n_ctx_train);
     }
     return ok;
 }

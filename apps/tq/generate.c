@@ -162,10 +162,10 @@ gen_stop gen_prompt_stored(tqe_session *s, tqe_prefix *store, const int32_t *ids
 /* ---- Answer ------------------------------------------------------------------------------ */
 
 /* Choose the next token. The time that a rejected or final choice takes is not counted. */
-static bool choose(const tqe_session *s, tqe_sampler *sampler, int32_t *id)
+static bool choose(const float *logits, tqe_sampler *sampler, int32_t *id)
 {
     tqe_error err = {0};
-    if (tqe_sampler_next(sampler, tqe_session_logits(s), id, &err) != TQE_OK) {
+    if (tqe_sampler_next(sampler, logits, id, &err) != TQE_OK) {
         msg_error("%s", err.text);
         return false;
     }
@@ -182,8 +182,8 @@ static bool evaluate_one(tqe_session *s, int32_t id)
     return true;
 }
 
-gen_stop gen_answer(tqe_session *s, const tqe_model *m, tqe_sampler *sampler, size_t limit,
-                    gen_sink *sink, void *ctx, gen_tokens *record, gen_stats *stats)
+gen_stop gen_answer(tqe_session *s, const tqe_model *m, const float *first, tqe_sampler *sampler,
+                    size_t limit, gen_sink *sink, void *ctx, gen_tokens *record, gen_stats *stats)
 {
     tqe_session_info info;
     tqe_session_get_info(s, &info);
@@ -197,7 +197,7 @@ gen_stop gen_answer(tqe_session *s, const tqe_model *m, tqe_sampler *sampler, si
         }
         int32_t id;
         double start = text_now();
-        if (!choose(s, sampler, &id)) {
+        if (!choose(n == 0 && first ? first : tqe_session_logits(s), sampler, &id)) {
             return GEN_STOP_ERROR;
         }
         double choose_s = text_now() - start;

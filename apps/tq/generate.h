@@ -48,10 +48,11 @@ gen_stop gen_prompt_stored(tqe_session *s, tqe_prefix *store, const int32_t *ids
 /* A warning when the store has met a problem since the last call. */
 void gen_warn_store(tqe_prefix *store);
 
-/* Produce up to `limit` tokens after the evaluated prompt. All produced tokens are added to
- * `record` (NULL: no record); the session lacks at most the last of them. */
-gen_stop gen_answer(tqe_session *s, const tqe_model *m, tqe_sampler *sampler, size_t limit,
-                    gen_sink *sink, void *ctx, gen_tokens *record, gen_stats *stats);
+/* Produce up to `limit` tokens after the evaluated prompt. first: the logits of its last token, of
+ * another time, or NULL, those that the session has. All produced tokens are added to `record`
+ * (NULL: no record); the session lacks at most the last of them. */
+gen_stop gen_answer(tqe_session *s, const tqe_model *m, const float *first, tqe_sampler *sampler,
+                    size_t limit, gen_sink *sink, void *ctx, gen_tokens *record, gen_stats *stats);
 
 const char *gen_stop_text(gen_stop stop); /* "end of text": for people */
 const char *gen_stop_name(gen_stop stop); /* "end": for programs */

@@ -127,6 +127,39 @@ bool out_printf(const char *fmt, ...)
     return out_write(line, (size_t)n < sizeof line ? (size_t)n : sizeof line - 1);
 }
 
+/* A character counts as one column. */
+static size_t columns(const char *s, size_t n)
+{
+    size_t w = 0;
+    for (size_t i = 0; i < n; i++) {
+        w += ((uint8_t)s[i] & 0xc0) != 0x80;
+    }
+    return w;
+}
+
+bool out_wrapped(const char *fmt, ...)
+{
+    enum { WIDTH = 80 };
+    char text[4096];
+    va_list ap;
+    va_start(ap, fmt);
+    int len = vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    size_t at = 0;
+    for (const char *s = text + strspn(text, " "); len > 0 && *s;) {
+        size_t n = strcspn(s, " "), w = columns(s, n);
+        if (at > 0) {
+            bool fits = at + 1 + w <= WIDTH;
+            out_write(fits ? " " : "\n", 1);
+            at = fits ? at + 1 : 0;
+        }
+        out_text(s, n);
+        at += w;
+        s += n + strspn(s + n, " ");
+    }
+    return out_write("\n", 1);
+}
+
 int out_finish(int code)
 {
     out_flush();

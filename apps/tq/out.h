@@ -26,6 +26,8 @@ bool in_is_closed(void); /* stdin was closed when the program started */
 bool out_write(const char *data, size_t n);
 bool out_text(const char *data, size_t n);
 bool out_printf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+/* A paragraph in lines of at most 80 columns, broken at spaces; names in it may be anyone's. */
+bool out_wrapped(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 bool out_flush(void);
 /* A newline, unless the last byte was one or there was none. */
 bool out_end_line(void);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tune_report.c — what a tuning found: the files that a scheme names, the evidence for people
- * within 100 columns, and all of it as JSON.
+ * within 80 columns, and all of it as JSON.
  *
  * Policy: nothing that differs from run to run is in the JSON; the evidence is that of windows
  * which served for no choice but the last one, whether to keep the answer.
@@ -43,12 +43,19 @@ static void put_scheme(const tuning *t, char *dst, size_t n)
     }
 }
 
+/* "1 window", "2 windows" */
+static const char *windows(char dst[32], uint32_t n)
+{
+    snprintf(dst, 32, "%u window%s", n, n == 1 ? "" : "s");
+    return dst;
+}
+
 /* ---- Files ------------------------------------------------------------------------------- */
 
 bool tune_write_files(const tuning *t)
 {
     const tqe_model_info *m = &t->e.model;
-    char path[PATH_BYTES], comment[256], model[65] = "";
+    char path[PATH_BYTES], comment[256], model[65] = "", n[32];
     tqe_error err = {0};
     if (t->fell_back) {
         return true;
@@ -61,8 +68,8 @@ bool tune_write_files(const tuning *t)
                                      comment, &err);
     if (st == TQE_OK && answer(t)->mean) {
         const tqe_kmean_shape shape = {m->n_layers, m->n_kv_heads, m->d_k};
-        snprintf(comment, sizeof comment, "tq tune: mean of the keys over %u windows of %u tokens",
-                 t->n_of[TUNE_CALIBRATE], t->e.n_ctx);
+        snprintf(comment, sizeof comment, "tq tune: mean of the keys over %s of %u tokens",
+                 windows(n, t->n_of[TUNE_CALIBRATE]), t->e.n_ctx);
         st = tqe_model_fingerprint_text(t->model, model, &err);
         st = st == TQE_OK ? tqe_kmean_write(path_of(t, ".kmean", path), t->k_mean, &shape, model,
                                             comment, &err)
@@ -98,43 +105,44 @@ static const char *ratio_text(char dst[96], tqe_estimate r)
 
 static void put_mean(const tuning *t)
 {
-    char a[96];
+    char a[96], made[32];
+    const uint32_t n = t->n_of[TUNE_CHOOSE];
     heading("Static key mean");
-    out_printf(
-        "Made of %u windows. On %u others the mean KL of %s with it is %s times that\n"
-        "without: %s.\n",
-        t->n_of[TUNE_CALIBRATE], t->n_of[TUNE_CHOOSE], t->mean_scheme, ratio_text(a, t->mean_ratio),
-        t->use_mean ? "kept"
-                    : "not kept, since it does not help for sure (the interval must be below "
-                      "1)");
+    out_wrapped("Made of %s. On %u other%s the mean KL of %s with it is %s times that without: %s.",
+                windows(made, t->n_of[TUNE_CALIBRATE]), n, n == 1 ? "" : "s", t->mean_scheme,
+                ratio_text(a, t->mean_ratio),
+                t->use_mean
+                    ? "kept"
+                    : "not kept, since it does not help for sure (the interval must be below 1)");
 }
 
 static void put_scan(const tuning *t)
 {
     enum { SCAN_COLUMNS = 7 };
-    char a[32], base[TQ_SCHEME_TEXT_BYTES] = "";
+    char a[32], base[TQ_SCHEME_TEXT_BYTES] = "", more[64] = "";
+    const size_t n_more = t->n_scan > SCAN_COLUMNS ? t->n_scan - SCAN_COLUMNS : 0;
     tq_scheme_format(&t->base, base, sizeof base);
     heading("Cost of a format in one layer: mean KL, 1e-3 nats");
     out_printf("layer");
-    for (size_t i = 0; i < t->n_scan; i++) {
+    for (size_t i = 0; i < t->n_scan - n_more; i++) {
         char name[TQ_SCHEME_TEXT_BYTES] = "";
         tq_scheme_format(&t->scan[i], name, sizeof name);
         out_printf("%9s", name);
-        if (i + 1 == SCAN_COLUMNS && i + 1 < t->n_scan) {
-            out_printf(" ...");
-            break;
-        }
     }
     out_write("\n", 1);
     for (size_t l = 0; l < t->e.model.n_layers; l++) {
         out_printf("%5zu", l);
-        for (size_t i = 0; i < t->n_scan && i < SCAN_COLUMNS; i++) {
+        for (size_t i = 0; i < t->n_scan - n_more; i++) {
             out_printf("%9s", number(a, t->scan_kl[l * t->n_scan + i]));
         }
         out_write("\n", 1);
     }
-    out_printf("Over %u windows, all other layers in %s%s.\n", t->n_of[TUNE_SCAN], base,
-               t->use_mean ? ", keys without the mean" : "");
+    if (n_more) {
+        snprintf(more, sizeof more, " --json FILE has %zu more format%s.", n_more,
+                 n_more == 1 ? "" : "s");
+    }
+    out_wrapped("Over %s, all other layers in %s%s.%s", windows(a, t->n_of[TUNE_SCAN]), base,
+                t->use_mean ? ", keys without the mean" : "", more);
 }
 
 static void put_candidates(const tuning *t)
@@ -148,11 +156,12 @@ static void put_candidates(const tuning *t)
                    (unsigned long long)n->bytes, isnan(n->predicted) ? "" : number(a, n->predicted),
                    number(b, n->choose), i == t->winner ? "  chosen" : "");
     }
-    out_printf("Predicted by adding up layers and sides, over the scanned windows; measured as a\n"
-               "whole over %u others. On the scanned windows the chosen one has %s where the sum\n"
-               "is %s.\n",
-               t->n_of[TUNE_CHOOSE], number(a, t->scan_measured),
-               number(b, t->named[t->winner].predicted));
+    const char *scanned = t->n_of[TUNE_SCAN] == 1 ? "window" : "windows";
+    const uint32_t others = t->n_of[TUNE_CHOOSE];
+    out_wrapped("Predicted by adding up layers and sides, over the scanned %s; measured as a whole "
+                "over %u other%s. On the scanned %s the chosen one has %s where the sum is %s.",
+                scanned, others, others == 1 ? "" : "s", scanned, number(a, t->scan_measured),
+                number(b, t->named[t->winner].predicted));
 }
 
 static void put_final(const tuning *t)
@@ -165,7 +174,7 @@ static void put_final(const tuning *t)
     }
     const tune_named *r = &t->named[t->rival];
     tune_kl(t, r->layers, r->mean, TUNE_FINAL, kl + n);
-    snprintf(line, sizeof line, "Held out: mean KL over %u windows, 1e-3 nats", n);
+    snprintf(line, sizeof line, "Held out: mean KL over %s, 1e-3 nats", windows(a, n));
     heading(line);
     snprintf(line, sizeof line, "\xc3\x97 %s, paired", r->label);
     out_printf("%-24s%8s%9s%12s   %s\n", "", "bits", "B/token", "KL", line);
@@ -217,14 +226,16 @@ void tune_put_report(const tuning *t)
     heading("Result");
     ratio_text(a, t->ratio);
     if (t->fell_back) {
-        out_printf("The best candidate has %s times the KL of the uniform scheme %s: that is the\n"
-                   "answer, and no files were written.\n",
-                   a, r->label);
+        out_wrapped("The best candidate has %s times the KL of the uniform scheme %s: that is the "
+                    "answer, and no files were written.",
+                    a, r->label);
     } else {
-        out_printf("%s times the KL of %s, on held-out windows: the best\n"
-                   "uniform scheme of at most %llu bytes a token.%s\n",
-                   a, r->label, (unsigned long long)t->budget,
-                   t->ratio.high >= 1 ? " The interval holds 1: they may be equals." : "");
+        out_wrapped("%s times the KL of %s, on %s: the best uniform scheme of at most %llu bytes "
+                    "a token.%s",
+                    a, r->label,
+                    t->n_of[TUNE_FINAL] == 1 ? "a held-out window" : "held-out windows",
+                    (unsigned long long)t->budget,
+                    t->ratio.high >= 1 ? " The interval holds 1: they may be equals." : "");
     }
     out_printf("Use: --kv ");
     out_text(scheme, strlen(scheme));

@@ -68,15 +68,16 @@ static size_t passes(const tuning *t, size_t n_variants)
 
 static void estimate(tuning *t)
 {
-    size_t n = t->n_of[TUNE_CALIBRATE] - t->n_summed;
+    size_t n = t->n_of[TUNE_CALIBRATE], n_before = t->n_summed + t->n_facts;
     n += t->n_of[TUNE_CHOOSE] * (passes(t, 2) + passes(t, GUESS_NAMED));
     n += t->n_of[TUNE_SCAN] * (passes(t, t->n_scan * t->e.model.n_layers) + passes(t, 1));
     n += t->n_of[TUNE_FINAL] * passes(t, GUESS_FINAL);
-    t->n_total = n * t->params.n_ctx;
+    t->n_total = (n - t->n_summed) * t->params.n_ctx;
     char a[32], b[32], c[32];
-    if (t->n_facts) {
-        msg_note("%s passes over windows of %s tokens, but for %s that were measured before",
-                 text_count(a, n), text_count(b, t->params.n_ctx), text_count(c, t->n_facts));
+    if (n_before) {
+        msg_note("%s passes over windows of %s tokens, but for %s that %s measured before",
+                 text_count(a, n), text_count(b, t->params.n_ctx), text_count(c, n_before),
+                 n_before == 1 ? "was" : "were");
     } else {
         msg_note(
             "%s passes over windows of %s tokens; the first ones will tell how long that takes",

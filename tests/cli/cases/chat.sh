@@ -17,6 +17,15 @@ grep '^prompt' err | awk '{ print ($2 > 0 && $2 - last < 40 ? "few new tokens" :
 # Another answer to the same question, and a question that is taken back and asked again.
 printf 'What is the code for falcon?\n/retry\n/back\nWhat is the code for falcon?\n' | chat >retried
 cat one one one | cmp -s - retried || echo 'another answer at temperature 0'
+# However long it is, and later in a conversation, too: both start from the same logits.
+long() { "$TQ" chat -m "$BUNDLED" --template chatml --temp 0 -n 40 -t 1 "$@" 2>err; }
+for kv in tcq4 turbo:k8v3 turbo4,tail=64 f16; do
+    printf 'Tell me a long story\n' | long --kv $kv >one
+    printf 'Tell me a long story\nAnd then?\n' | long --kv $kv >two
+    tail -c +$(($(wc -c <one) + 1)) two >second
+    printf 'Tell me a long story\n/retry\n/retry\nAnd then?\n/retry\n/retry\n' | long --kv $kv >retried
+    cat one one two second second | cmp -s - retried || echo "$kv: another answer at temperature 0"
+done
 printf '/retry\n/back\nWhat is it?\n/back\n/back\n' | chat >/dev/null
 echo "exit $?"
 grep -v '^tiny-' err | digits
@@ -48,7 +57,7 @@ digits <err | sort | uniq -c | sed 's/^ *//'
 # So is a line that is far too long to be tokenised; a script sees it at the exit code.
 head -c 1000000 /dev/zero | tr '\0' a | chat -c 24
 echo "exit $?"
-tail -n 1 err
+tail -n 2 err
 # The smallest context that was named is enough.
 need=$(printf 'one' | chat -c 4 >/dev/null; sed -n 's/.*-c \([0-9]*\) or more.*/\1/p' err)
 printf 'one' | chat -c $((need - 1)) >/dev/null

@@ -74,6 +74,13 @@ END
 "$TQ" eval -m tiny.gguf --no-bos --needle needles.jsonl --kv tcq3 -t 1
 "$TQ" eval -m tiny.gguf --no-bos --needle needles.jsonl --kv tcq3 -t 1 --html n.html >/dev/null &&
     echo "figures: $(grep -c '<figure><svg role' n.html)"
+# Beyond what the model was trained for: one warning, of the longest.
+python3 -c '
+for n in 40, 290, 40, 270:
+    print("{\"prompt\": \"%s\", \"answer\": \" 2\"}\n" % ("The sea. " * (n // 9)))' >long.jsonl
+"$TQ" eval -m tiny.gguf --no-bos --needle long.jsonl --kv tcq3 -t 1 2>&1 >/dev/null | grep warning: | digits
+head -3 long.jsonl >one.jsonl
+"$TQ" eval -m tiny.gguf --no-bos --needle one.jsonl --kv tcq3 -t 1 2>&1 >/dev/null | grep warning: | digits
 "$TQ" eval -m tiny.gguf --no-bos -f harbour.txt -c 64 -w 1 --needle synthetic --needle-ctx 1280 \
     --needle-count 1 --kv tcq3 -t 1 | tail -5
 
@@ -204,6 +211,8 @@ bad_needles ''
 bad_needles 'word'
 bad_needles '[1]'
 bad_needles '{"prompt": "a", "answer": ""}'
+bad_needles '{"prompt": "", "answer": "b"}'
+bad_needles '{"prompt": "a", "answer": 2}'
 bad_needles '{"prompt": 1, "answer": "b"}'
 bad_needles '{"prompt": "a", "answer": "b", "depth": 1.5}'
 bad_needles '{"prompt": "a", "answer": "b", "approx_tokens": -4}'

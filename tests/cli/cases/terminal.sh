@@ -92,6 +92,22 @@ t.read()
 print("exit", t.wait())
 END
 python3 keys.py "$TQ" chat -m tiny.gguf --template chatml -t 1
+# Ctrl-C ends an answer; what is said of it stands between the answer and the next question.
+cat >stop_answer.py <<'END'
+import sys
+from pty_run import Terminal
+t = Terminal(80, sys.argv[1:])
+t.read(b"\n> ")
+t.type(b"Tell me a long story\r")
+t.read(b"story\r\n")
+t.read(b" ")  # of the answer
+t.type(b"\x03")
+print("no empty line:", t.read(b"> ").endswith(b"\r\n(interrupted)\r\n> "))
+t.type(b"/exit\r")
+t.read()
+print("exit", t.wait())
+END
+python3 stop_answer.py "$TQ" chat -m "$BUNDLED" --template chatml -t 1 --temp 0
 # More threads than CPUs: one line of warning, from each command that takes -t.
 cat >pinned.py <<'END'
 import os, subprocess, sys

@@ -91,6 +91,21 @@ python3 stop.py "$TQ" tune $small --budget 4.25 -o i
 grep -o 'but for .* before' err | digits
 "$TQ" tune $small --context 1000 --memory 256K -o m --resume s.state 2>/dev/null | sed -n '1p;$p'
 
+# One window of each kind; lines fit 80 columns; a run that goes on counts the same passes.
+one="-m tiny.gguf --no-bos -f harbour.txt -c 64 --calibrate 1 --scan 1 --choose 1 -w 1 -t 1"
+"$TQ" tune $one --budget 4.25 -o one --resume one.state >one.txt 2>err
+sed -n 's/ passes .*//p' err >passes
+grep -E '^(Made|Over|Predicted|Held)|more format' one.txt | digits
+"$TQ" tune $one --budget 4.25 -o one --resume one.state 2>err >again.txt
+sed -n 's/ passes .*//p' err | cmp - passes && cmp one.txt again.txt && echo "as many passes"
+head -2 one.kmean | tail -1
+for report in real.txt a.txt s.txt one.txt; do
+    python3 -c '
+import sys
+print(*(s for s in open(sys.argv[1], encoding="utf-8").read().splitlines()
+        if len(s) > 80 and not s.startswith("Use:")), sep="\n", end="")' $report
+done
+
 # Damaged states, and those of others.
 bad_state() {
     printf '%s' "$1" >bad.state
@@ -147,6 +162,10 @@ t tune -m tiny.gguf
 t tune -m tiny.gguf -f harbour.txt
 t tune -m tiny.gguf -f - --budget 4
 t tune -m tiny.gguf -f harbour.txt --budget 4 -o a,b
+mkdir -p dir
+for name in . .. dir/ dir/. ./..; do
+    t tune -m tiny.gguf -f harbour.txt --budget 4 -o $name
+done
 t tune -m tiny.gguf -f harbour.txt --budget 4 -o nowhere/a
 t tune -m tiny.gguf -f harbour.txt --budget 4 --json nowhere/a.json
 t tune -m tiny.gguf -f harbour.txt --budget 4 --base tcq9
