@@ -167,7 +167,7 @@ static void put_candidates(const tuning *t)
 static void put_final(const tuning *t)
 {
     const uint32_t n = t->n_of[TUNE_FINAL];
-    char a[32], b[32], line[64], ratio[96];
+    char a[32], b[32], line[80], ratio[96];
     double *kl = malloc(2 * (size_t)n * sizeof *kl);
     if (!kl) {
         return;
