@@ -220,7 +220,10 @@ static void put_times(const codec_bench *b, const double *t, double scalar)
     const double bytes = (double)b->dim * sizeof(float), median = t[b->n_rounds / 2];
     const double cycles = median * b->clock_hz / b->dim;
     out_printf(" %6.2f %6.2f %5.*f", bytes / median * 1e-9, bytes / t[0] * 1e-9,
-               cycles < 99.995 ? 2 : cycles < 999.95 ? 1 : 0, cycles);
+               cycles < 99.995   ? 2
+               : cycles < 999.95 ? 1
+                                 : 0,
+               cycles);
     if (scalar > 0) {
         out_printf(" %5.1fx", scalar / median);
     } else {
