@@ -12,28 +12,27 @@
 /* Below this exp(x) < 2^-126; results flush to 0. */
 #define EXP_MIN -87.33654f
 
-/* exp(x) for x <= 88; relative error about 1 ulp. -INF gives 0, NaN gives NaN. */
+/* exp(x) for x <= 88; relative error about 1 ulp. -INF gives 0, NaN gives NaN.
+ * 2^(n + r): n + 127 is the low bits of a number whose ulp is 1. */
 TQ_INLINE __m256 exp8(__m256 x)
 {
-    const __m256 log2e = _mm256_set1_ps(0x1.715476p+0f);
-    const __m256 ln2_hi = _mm256_set1_ps(0x1.62e43p-1f);
-    const __m256 ln2_lo = _mm256_set1_ps(-0x1.05c61p-29f);
-    __m256 n =
-        _mm256_round_ps(_mm256_mul_ps(x, log2e), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m256 r = _mm256_fnmadd_ps(n, ln2_lo, _mm256_fnmadd_ps(n, ln2_hi, x));
-    /* (exp(r) - 1 - r) / r^2 on |r| <= ln2 / 2, error of the whole below 1.1e-8 */
-    __m256 p = _mm256_set1_ps(0x1.6d117cp-10f);
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.120be2p-7f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.555518p-5f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.5554dcp-3f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.5f));
-    p = _mm256_fmadd_ps(_mm256_mul_ps(r, r), p, r);
-    p = _mm256_add_ps(p, _mm256_set1_ps(1));
-    __m256i scaled =
-        _mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23));
+    const __m256 log2e = _mm256_set1_ps(0x1.715476p+0f), rest = _mm256_set1_ps(0x1.4ae0cp-26f);
+    const __m256 one_ulp = _mm256_set1_ps(0x1.8p+23f + 127);
+    const __m256 z = _mm256_fmadd_ps(x, log2e, one_ulp);
+    const __m256 n = _mm256_sub_ps(z, one_ulp);
+    const __m256 r = _mm256_fmadd_ps(x, rest, _mm256_fmsub_ps(x, log2e, n));
+    /* (2^r - 1) / r on |r| <= 1/2, error of the whole below 1e-8 */
+    __m256 p = _mm256_set1_ps(0x1.44138ap-13f);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.5f089p-10f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.3b2a54p-7f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.c6af6cp-5f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.ebfbep-3f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.62e43p-1f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1));
+    const __m256i power = _mm256_slli_epi32(_mm256_castps_si256(z), 23);
     /* Ordered compare: a NaN stays. */
-    __m256 tiny = _mm256_cmp_ps(x, _mm256_set1_ps(EXP_MIN), _CMP_LT_OQ);
-    return _mm256_andnot_ps(tiny, _mm256_castsi256_ps(scaled));
+    const __m256 tiny = _mm256_cmp_ps(x, _mm256_set1_ps(EXP_MIN), _CMP_LT_OQ);
+    return _mm256_andnot_ps(tiny, _mm256_mul_ps(p, _mm256_castsi256_ps(power)));
 }
 
 /* tanh(x): odd polynomial where 1 - 2 / (exp(2x) + 1) would cancel. NaN gives NaN. */
@@ -58,54 +57,74 @@ TQ_INLINE __m256 tanh8(__m256 x)
     return _mm256_or_ps(_mm256_blendv_ps(big, small, is_small), _mm256_and_ps(sign, x));
 }
 
+enum { N_VEC = TQ_TILE / 8, ROWS = 4 };
+
+/* Cap the logits of a row, take away what it does not see. */
+static void cap_and_mask(float *s, tq_span span, float softcap)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i lo = _mm256_set1_epi32(span.lo), hi = _mm256_set1_epi32(span.hi);
+    const __m256 cap = _mm256_set1_ps(softcap);
+
+    for (int i = 0; i < N_VEC; i++) {
+        __m256 x = _mm256_loadu_ps(s + 8 * i);
+        if (softcap > 0)
+            x = _mm256_mul_ps(cap, tanh8(_mm256_div_ps(x, cap)));
+        const __m256i t = _mm256_add_epi32(lane, _mm256_set1_epi32(8 * i));
+        const __m256i seen =
+            _mm256_andnot_si256(_mm256_cmpgt_epi32(lo, t), _mm256_cmpgt_epi32(hi, t));
+        x = _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), x, _mm256_castsi256_ps(seen));
+        _mm256_storeu_ps(s + 8 * i, x);
+    }
+}
+
+/* Up to four rows: all maxima, then all exponentials, which wait for nothing but them. Row by row,
+ * each row would wait for its maximum. */
+TQ_INLINE void softmax_rows(float *s, const tq_span *span, uint32_t n_rows, float softcap,
+                            float *max, float *sum, float *alpha)
+{
+    float base[ROWS] = {0}, down[ROWS] = {0};
+
+    for (uint32_t r = 0; r < n_rows; r++) {
+        float *row = s + r * TQ_TILE;
+        __m256 m8 = _mm256_set1_ps(-INFINITY);
+        if (softcap > 0 || span[r].lo > 0 || span[r].hi < TQ_TILE)
+            cap_and_mask(row, span[r], softcap);
+        /* max returns its second operand for a NaN: NaNs do not become the maximum, exp keeps
+         * them. */
+        TQ_UNROLL_FOR (int i = 0; i < N_VEC; i++)
+            m8 = _mm256_max_ps(_mm256_loadu_ps(row + 8 * i), m8);
+        const float m = tq_hmax8(m8);
+        if (m > max[r]) {
+            down[r] = max[r] - m;
+            max[r] = m;
+        }
+        /* Only -INFINITY so far: nothing to weigh, and -INF - -INF would be NaN. */
+        base[r] = max[r] == -INFINITY ? 0 : max[r];
+    }
+    /* exp(0) is 1: no new maximum. */
+    const __m256 x = exp8(_mm256_castps128_ps256(_mm_loadu_ps(down)));
+    _mm_storeu_ps(down, _mm256_castps256_ps128(x));
+    for (uint32_t r = 0; r < n_rows; r++) {
+        float *row = s + r * TQ_TILE;
+        const __m256 base8 = _mm256_set1_ps(base[r]);
+        __m256 total = _mm256_setzero_ps();
+        TQ_UNROLL_FOR (int i = 0; i < N_VEC; i++) {
+            const __m256 y = exp8(_mm256_sub_ps(_mm256_loadu_ps(row + 8 * i), base8));
+            total = _mm256_add_ps(total, y);
+            _mm256_storeu_ps(row + 8 * i, y);
+        }
+        alpha[r] = down[r];
+        sum[r] = sum[r] * alpha[r] + tq_hsum8(total);
+    }
+}
+
 static void softmax(float *s, const tq_span *span, uint32_t n_rows, float softcap, float *max,
                     float *sum, float *alpha)
 {
-    enum { N_VEC = TQ_TILE / 8 };
-    const __m256 none = _mm256_set1_ps(-INFINITY);
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    const __m256 cap = _mm256_set1_ps(softcap);
-
-    for (uint32_t r = 0; r < n_rows; r++, s += TQ_TILE) {
-        const int lo = span[r].lo, hi = span[r].hi;
-        __m256 x[N_VEC], m8 = none;
-        alpha[r] = 1;
-        if (lo >= hi) {
-            memset(s, 0, TQ_TILE * sizeof(float));
-            continue;
-        }
-        for (int i = 0; i < N_VEC; i++)
-            x[i] = _mm256_loadu_ps(s + 8 * i);
-        if (softcap > 0)
-            for (int i = 0; i < N_VEC; i++)
-                x[i] = _mm256_mul_ps(cap, tanh8(_mm256_div_ps(x[i], cap)));
-        if (lo > 0 || hi < (int)TQ_TILE)
-            for (int i = 0; i < N_VEC; i++) {
-                __m256i t = _mm256_add_epi32(lane, _mm256_set1_epi32(8 * i));
-                __m256i seen = _mm256_andnot_si256(_mm256_cmpgt_epi32(_mm256_set1_epi32(lo), t),
-                                                   _mm256_cmpgt_epi32(_mm256_set1_epi32(hi), t));
-                x[i] = _mm256_blendv_ps(none, x[i], _mm256_castsi256_ps(seen));
-            }
-        /* max returns its second operand for a NaN: NaNs do not become the maximum, exp keeps
-         * them. */
-        for (int i = 0; i < N_VEC; i++)
-            m8 = _mm256_max_ps(x[i], m8);
-        float m = tq_hmax8(m8);
-        m = m > max[r] ? m : max[r];
-        /* Only -INFINITY so far: nothing to weigh, and -INF - -INF would be NaN. */
-        const float base = m == -INFINITY ? 0 : m;
-        const __m256 base8 = _mm256_set1_ps(base);
-        __m256 total = _mm256_setzero_ps();
-        for (int i = 0; i < N_VEC; i++) {
-            x[i] = exp8(_mm256_sub_ps(x[i], base8));
-            total = _mm256_add_ps(total, x[i]);
-            _mm256_storeu_ps(s + 8 * i, x[i]);
-        }
-        if (m != max[r])
-            alpha[r] = _mm256_cvtss_f32(exp8(_mm256_set1_ps(max[r] - base)));
-        sum[r] = sum[r] * alpha[r] + tq_hsum8(total);
-        max[r] = m;
-    }
+    for (uint32_t r = 0; r < n_rows; r += ROWS)
+        softmax_rows(s + r * TQ_TILE, span + r, n_rows - r < ROWS ? n_rows - r : ROWS, softcap,
+                     max + r, sum + r, alpha + r);
 }
 
 const tq_attn_kernels tq_attn_kernels_avx2 = {

@@ -132,17 +132,15 @@ typedef struct tq_walk {
 TQ_INLINE tq_walk tq_walk_begin(tq_const_planes planes, uint32_t n_steps)
 {
     tq_walk w = {planes.ahead, planes.ahead ? planes.ahead_bytes : 0, 0};
-    w.step = (w.left / (n_steps + 1) + 128) / 128 * 128; /* n_steps 0: all at the first */
+    w.step = (w.left / (n_steps + 1) + 64) / 64 * 64; /* n_steps 0: all at the first */
     return w;
 }
 
 TQ_INLINE void tq_walk_on(tq_walk *w)
 {
     const size_t n = w->left < w->step ? w->left : w->step;
-    for (size_t i = 0; i < n; i += 128) {
+    for (size_t i = 0; i < n; i += 64)
         _mm_prefetch((const char *)w->p + i, _MM_HINT_T0);
-        _mm_prefetch((const char *)w->p + i + 64, _MM_HINT_T0);
-    }
     w->p += n;
     w->left -= n;
 }
