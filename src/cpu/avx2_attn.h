@@ -41,6 +41,16 @@ TQ_INLINE __m256i tq_keep(__m256i x)
     return x;
 }
 
+/* Pairs of 16-bit lanes added, in 32 bits. The ones are in memory: the loops that do this have no
+ * register left for them, and gcc would keep sums in memory instead. */
+TQ_INLINE __m256i tq_add_pairs(__m256i x)
+{
+    static const int16_t ones[16]
+        __attribute__((aligned(32))) = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    __asm__("vpmaddwd %1, %0, %0" : "+x"(x) : "m"(ones));
+    return x;
+}
+
 /* avx2_attn_score.c */
 tq_prep_fn tq_avx2_prep_f32, tq_avx2_prep_f16, tq_avx2_prep_bf16;
 tq_score_fn tq_avx2_score_f32, tq_avx2_score_f16, tq_avx2_score_bf16;

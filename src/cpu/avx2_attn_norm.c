@@ -192,7 +192,6 @@ TQ_INLINE void score_small(float *s, const uint8_t *prep, const uint8_t *level, 
 {
     const tq_query_head *head = (const tq_query_head *)(const void *)prep;
     const uint8_t *q = prep + sizeof *head;
-    const __m256i ones = _mm256_set1_epi16(1);
     __m256i sum[4][2];
 
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
@@ -208,8 +207,8 @@ TQ_INLINE void score_small(float *s, const uint8_t *prep, const uint8_t *level, 
                 _mm256_add_epi16(_mm256_maddubs_epi16(x0, a), _mm256_maddubs_epi16(y0, b));
             const __m256i m1 =
                 _mm256_add_epi16(_mm256_maddubs_epi16(x1, a), _mm256_maddubs_epi16(y1, b));
-            sum[r][0] = tq_add_i32(sum[r][0], _mm256_madd_epi16(m0, ones));
-            sum[r][1] = tq_add_i32(sum[r][1], _mm256_madd_epi16(m1, ones));
+            sum[r][0] = tq_add_i32(sum[r][0], tq_add_pairs(m0));
+            sum[r][1] = tq_add_i32(sum[r][1], tq_add_pairs(m1));
         }
     }
     finish(s, head, sum, scale, 0, rows, real);

@@ -129,7 +129,6 @@ TQ_INLINE __m256i tq_load_bytes(const uint8_t *p)
 TQ_INLINE void tq_sum_quads(__m256i sum[TQ_SUM_ROWS][2], const uint8_t *w8, const uint8_t *x,
                             size_t stride, uint32_t n, const int fours, const uint32_t rows)
 {
-    const __m256i ones = _mm256_set1_epi16(1);
     for (uint32_t i = 0; i < n; i++) {
         TQ_UNROLL_FOR (uint32_t half = 0; half < 2; half++, w8 += 8, x += 2 * stride) {
             const __m256i a0 = tq_keep(tq_load_bytes(x)), a1 = tq_keep(tq_load_bytes(x + 32));
@@ -143,13 +142,13 @@ TQ_INLINE void tq_sum_quads(__m256i sum[TQ_SUM_ROWS][2], const uint8_t *w8, cons
                 const __m256i za = _mm256_maddubs_epi16(z, b0), zb = _mm256_maddubs_epi16(z, b1);
                 if (fours) {
                     const __m256i s = _mm256_add_epi16(ya, za), t = _mm256_add_epi16(yb, zb);
-                    sum[r][0] = tq_add_i32(sum[r][0], _mm256_madd_epi16(s, ones));
-                    sum[r][1] = tq_add_i32(sum[r][1], _mm256_madd_epi16(t, ones));
+                    sum[r][0] = tq_add_i32(sum[r][0], tq_add_pairs(s));
+                    sum[r][1] = tq_add_i32(sum[r][1], tq_add_pairs(t));
                 } else {
-                    sum[r][0] = tq_add_i32(sum[r][0], _mm256_madd_epi16(ya, ones));
-                    sum[r][1] = tq_add_i32(sum[r][1], _mm256_madd_epi16(yb, ones));
-                    sum[r][0] = tq_add_i32(sum[r][0], _mm256_madd_epi16(za, ones));
-                    sum[r][1] = tq_add_i32(sum[r][1], _mm256_madd_epi16(zb, ones));
+                    sum[r][0] = tq_add_i32(sum[r][0], tq_add_pairs(ya));
+                    sum[r][1] = tq_add_i32(sum[r][1], tq_add_pairs(yb));
+                    sum[r][0] = tq_add_i32(sum[r][0], tq_add_pairs(za));
+                    sum[r][1] = tq_add_i32(sum[r][1], tq_add_pairs(zb));
                 }
             }
         }

@@ -54,10 +54,9 @@ void tq_avx2_level_source(tq_level_source *s, const tq_codec *c, int is_signed)
     s->add = _mm256_set1_epi8((char)(s->in_place ? s->zero : 0));
     s->unit = trellis ? code->unit : book->unit;
     if (trellis)
-        s->tables = tq_avx2_trellis_tables(code, s->zero);
+        tq_avx2_trellis_tables(&s->tables, code, s->zero);
     else if (c->bits <= 6)
-        s->tables = tq_avx2_norm_tables(book, s->zero);
-    s->table = s->tables.t[0];
+        tq_avx2_norm_tables(&s->tables, book, s->zero);
 }
 
 void tq_avx2_take_fifth_bits(tq_level_source *s)
@@ -164,12 +163,17 @@ TQ_INLINE tq_level_rows fifth_rows(uint8_t *room, tq_const_planes rows, uint32_t
     return (tq_level_rows){room, RUN};
 }
 
+/* Two tables by value: those in memory would be loaded again after each store of levels. */
+typedef struct fifth_tables {
+    __m256i t0, t1;
+} fifth_tables;
+
 /* Levels of the nibbles of x, whose fifth bits are the top bits of the bytes of `bit`. */
-TQ_INLINE __m256i fifth_levels(__m256i x, __m256i bit, const __m256i *table)
+TQ_INLINE __m256i fifth_levels(__m256i x, __m256i bit, const fifth_tables table)
 {
     const __m256i low = _mm256_and_si256(x, _mm256_set1_epi8(15));
-    return _mm256_blendv_epi8(_mm256_shuffle_epi8(table[0], low),
-                              _mm256_shuffle_epi8(table[1], low), bit);
+    return _mm256_blendv_epi8(_mm256_shuffle_epi8(table.t0, low),
+                              _mm256_shuffle_epi8(table.t1, low), bit);
 }
 
 /* ---- Tokens as lanes ------------------------------------------------------------------- */
@@ -203,7 +207,7 @@ TQ_INLINE __m256i upper_levels(__m256i x, __m256i table)
 
 /* Rows of 128 with fifth bits: nibbles of 16 tokens in row, the bits in plane. */
 TQ_INLINE void turn_fifth(uint8_t *dst, tq_level_rows row, tq_level_rows plane,
-                          const __m256i *table, tq_walk *ahead)
+                          const fifth_tables table, tq_walk *ahead)
 {
     for (uint32_t k = 0; k < 2; k++) {
         __m256i bits[4];
@@ -251,14 +255,15 @@ void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_const_plan
 
     if (s->fifth) {
         uint8_t bits[ROWS * RUN];
-        turn_fifth(dst, row, fifth_rows(bits, rows, t, n), s->tables.t, ahead);
+        turn_fifth(dst, row, fifth_rows(bits, rows, t, n),
+                   (fifth_tables){s->tables.t[0], s->tables.t[1]}, ahead);
         return;
     }
     if (s->nibbles) {
         if (half == 64)
-            turn_nibbles(dst, row, 64, s->table, ahead);
+            turn_nibbles(dst, row, 64, s->tables.t[0], ahead);
         else
-            turn_nibbles(dst, row, half, s->table, ahead);
+            turn_nibbles(dst, row, half, s->tables.t[0], ahead);
         return;
     }
     for (uint32_t j = 0; j < width; j += 16) {
@@ -278,8 +283,8 @@ void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_const_plan
  * 16 + 4 i on. */
 TQ_INLINE void interleave(__m256i out[4], const uint8_t *row, size_t stride)
 {
-    const __m256i r0 = load256(row), r1 = load256(row + stride);
-    const __m256i r2 = load256(row + 2 * stride), r3 = load256(row + 3 * stride);
+    const __m256i r0 = tq_keep(load256(row)), r1 = tq_keep(load256(row + stride));
+    const __m256i r2 = tq_keep(load256(row + 2 * stride)), r3 = tq_keep(load256(row + 3 * stride));
     const __m256i a = _mm256_unpacklo_epi8(r0, r1), b = _mm256_unpacklo_epi8(r2, r3);
     const __m256i c = _mm256_unpackhi_epi8(r0, r1), d = _mm256_unpackhi_epi8(r2, r3);
     out[0] = _mm256_unpacklo_epi16(a, b);
@@ -291,7 +296,7 @@ TQ_INLINE void interleave(__m256i out[4], const uint8_t *row, size_t stride)
 /* Four rows of 128 with fifth bits. A register of nibbles has run r in its lower lane and r + 1 in
  * the upper one. */
 TQ_INLINE void interleave_fifth(uint8_t *to, size_t block, const uint8_t *row, size_t stride,
-                                const uint8_t *plane, size_t plane_stride, const __m256i *table)
+                                const uint8_t *plane, size_t plane_stride, const fifth_tables table)
 {
     __m256i y[4], bits[4];
     TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
@@ -318,6 +323,34 @@ TQ_INLINE void interleave_fifth(uint8_t *to, size_t block, const uint8_t *row, s
     }
 }
 
+/* Four rows of nibbles. */
+TQ_INLINE void interleave_nibbles(uint8_t *to, size_t block, const uint8_t *row, size_t stride,
+                                  const uint32_t half, const __m256i table)
+{
+    uint8_t *upper = to + half / 16 * block;
+    for (uint32_t j = 0; j < half; j += 32, to += 2 * block, upper += 2 * block) {
+        __m256i x[4];
+        interleave(x, row + j, stride);
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
+            const size_t at = i / 2 * block + 32 * (i % 2);
+            store256(to + at, lower_levels(x[i], table));
+            store256(upper + at, upper_levels(x[i], table));
+        }
+    }
+}
+
+/* Four rows of bytes. */
+TQ_INLINE void interleave_bytes(uint8_t *to, size_t block, const uint8_t *row, size_t stride,
+                                const uint32_t width, const __m256i add)
+{
+    for (uint32_t j = 0; j < width; j += 32, to += 2 * block) {
+        __m256i x[4];
+        interleave(x, row + j, stride);
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+            store256(to + i / 2 * block + 32 * (i % 2), _mm256_add_epi8(x[i], add));
+    }
+}
+
 void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
                          uint32_t n, uint32_t quads, tq_walk *ahead)
 {
@@ -330,32 +363,21 @@ void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes
         const uint32_t left = n - done < ROWS ? n - done : ROWS;
         const uint32_t end = quads * 4 - done < ROWS ? quads * 4 - done : ROWS;
         const tq_level_rows row = tq_avx2_level_rows(room, s, rows, t + done, left);
+        uint8_t *to = dst + (size_t)done * 16;
         if (s->fifth)
             plane = fifth_rows(bits, rows, t + done, left);
-        for (uint32_t q = 0; q < end; q += 4) {
+        for (uint32_t q = 0; q < end; q += 4, to += 64) {
             const uint8_t *four = row.at + q * row.stride;
-            uint8_t *to = dst + (size_t)(done + q) * 16;
-            __m256i x[4];
             tq_walk_on(ahead);
-            if (s->fifth) {
+            if (s->fifth)
                 interleave_fifth(to, block, four, row.stride, plane.at + q * plane.stride,
-                                 plane.stride, s->tables.t);
-                continue;
-            }
-            for (uint32_t j = 0; s->nibbles && j < half; j += 32, to += 2 * block) {
-                uint8_t *upper = to + half / 16 * block;
-                interleave(x, four + j, row.stride);
-                TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-                    const size_t at = i / 2 * block + 32 * (i % 2);
-                    store256(to + at, lower_levels(x[i], s->table));
-                    store256(upper + at, upper_levels(x[i], s->table));
-                }
-            }
-            for (uint32_t j = 0; !s->nibbles && j < width; j += 32, to += 2 * block) {
-                interleave(x, four + j, row.stride);
-                TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-                    store256(to + i / 2 * block + 32 * (i % 2), _mm256_add_epi8(x[i], s->add));
-            }
+                                 plane.stride, (fifth_tables){s->tables.t[0], s->tables.t[1]});
+            else if (s->nibbles && half == 64)
+                interleave_nibbles(to, block, four, row.stride, 64, s->tables.t[0]);
+            else if (s->nibbles)
+                interleave_nibbles(to, block, four, row.stride, half, s->tables.t[0]);
+            else
+                interleave_bytes(to, block, four, row.stride, width, s->add);
         }
     }
 }

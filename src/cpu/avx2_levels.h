@@ -22,11 +22,10 @@ typedef struct tq_level_source {
     int nibbles;              /* codes or level numbers are taken as half bytes */
     int fifth;                /* nibbles, and a fifth bit from its plane in the row */
     int in_place;             /* bytes of a row are taken from where they are */
-    __m256i table;            /* nibbles: level bytes, in both halves */
     __m256i add;              /* otherwise: makes level bytes of the bytes of a row */
     int small;                /* level bytes are 2 * zero at most, zero is 64 at most */
     uint8_t zero;             /* level byte of level 0 */
-    tq_trellis_tables tables; /* level bytes of other trellises and of 5 and 6 bits */
+    tq_trellis_tables tables; /* level bytes of up to 6 bits; nibbles: the first */
     float unit;               /* of a level, times the row's scale */
 } tq_level_source;
 
@@ -86,8 +85,8 @@ TQ_INLINE uint32_t tq_turned_steps(const tq_level_source *s, uint32_t n)
 void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
                          uint32_t n, uint32_t quads, tq_walk *ahead);
 
-/* Level bytes of norm-codebook by code, of up to 6 bits. */
-tq_trellis_tables tq_avx2_norm_tables(const tq_codebook *book, uint8_t zero);
+/* Level bytes of norm-codebook by code, of 2 to 6 bits; fills the tables that these need. */
+void tq_avx2_norm_tables(tq_trellis_tables *out, const tq_codebook *book, uint8_t zero);
 
 /* Levels of n rows of 5 or 6 bits of norm-codebook, by those tables; dim a multiple of 128. */
 void tq_avx2_norm_wide_levels(uint8_t *out, size_t stride, const uint8_t *codes,

@@ -126,16 +126,17 @@ TQ_INLINE void trellis_row(uint8_t *out, const uint8_t *planes, const __m256i *t
                  table, k);
 }
 
-tq_trellis_tables tq_avx2_trellis_tables(const tq_trellis *t, uint8_t zero)
+void tq_avx2_trellis_tables(tq_trellis_tables *out, const tq_trellis *t, uint8_t zero)
 {
-    int8_t all[TQ_TRELLIS_LEVELS] = {0};
-    tq_trellis_tables v;
+    const __m128i zero16 = _mm_set1_epi8((char)zero);
+    const uint32_t n = 2u << t->bits; /* 8 to 128 */
 
-    memcpy(all, t->levels, 2u << t->bits);
-    for (int i = 0; i < 8; i++)
-        v.t[i] = _mm256_add_epi8(_mm256_broadcastsi128_si256(tq_load128(all + 16 * i)),
-                                 _mm256_set1_epi8((char)zero));
-    return v;
+    if (n == 8)
+        out->t[0] = _mm256_broadcastsi128_si256(
+            _mm_add_epi8(_mm_loadl_epi64((const __m128i *)(const void *)t->levels), zero16));
+    for (uint32_t i = 0; 16 * (i + 1) <= n; i++)
+        out->t[i] =
+            _mm256_broadcastsi128_si256(_mm_add_epi8(tq_load128(t->levels + 16 * i), zero16));
 }
 
 /* ---- Wide codes of norm-codebook ------------------------------------------------------- */
@@ -151,20 +152,35 @@ TQ_INLINE void norm_row(uint8_t *out, const uint8_t *planes, const __m256i *tabl
     }
 }
 
-tq_trellis_tables tq_avx2_norm_tables(const tq_codebook *book, uint8_t zero)
+/* By code: a sign above a magnitude. In registers, for this stands before each page. */
+void tq_avx2_norm_tables(tq_trellis_tables *out, const tq_codebook *book, uint8_t zero)
 {
-    const uint32_t n = book->n_levels; /* 32 at most: a code is a sign above a magnitude */
-    uint8_t all[64 + 32], plus[32] = {0};
-    tq_trellis_tables v;
+    const __m128i zero16 = _mm_set1_epi8((char)zero);
+    const uint32_t n = book->n_levels;
+    uint64_t few = 0;
 
-    memcpy(plus, book->levels, n);
-    const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)plus);
-    const __m256i zero8 = _mm256_set1_epi8((char)zero);
-    _mm256_storeu_si256((__m256i *)(void *)all, _mm256_add_epi8(zero8, x));
-    _mm256_storeu_si256((__m256i *)(void *)(all + n), _mm256_sub_epi8(zero8, x));
-    for (uint32_t i = 0; i < 8; i++) /* numbers above the last code are never looked up */
-        v.t[i] = _mm256_broadcastsi128_si256(tq_load128(all + (16 * i < 2 * n ? 16 * i : 0)));
-    return v;
+    if (n >= 16) {
+        for (uint32_t i = 0; i < n / 16; i++) {
+            const __m128i x = tq_load128(book->levels + 16 * i);
+            out->t[i] = _mm256_broadcastsi128_si256(_mm_add_epi8(zero16, x));
+            out->t[n / 16 + i] = _mm256_broadcastsi128_si256(_mm_sub_epi8(zero16, x));
+        }
+        return;
+    }
+    if (n == 8)
+        memcpy(&few, book->levels, 8);
+    else if (n == 4)
+        memcpy(&few, book->levels, 4);
+    else
+        memcpy(&few, book->levels, 2);
+    const __m128i x = _mm_cvtsi64_si128((long long)few);
+    const __m128i plus = _mm_add_epi8(zero16, x), minus = _mm_sub_epi8(zero16, x);
+    if (n == 8)
+        out->t[0] = _mm256_broadcastsi128_si256(_mm_unpacklo_epi64(plus, minus));
+    else if (n == 4)
+        out->t[0] = _mm256_broadcastsi128_si256(_mm_unpacklo_epi32(plus, minus));
+    else
+        out->t[0] = _mm256_broadcastsi128_si256(_mm_unpacklo_epi16(plus, minus));
 }
 
 /* ---- Rows ------------------------------------------------------------------------------ */

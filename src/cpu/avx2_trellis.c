@@ -140,10 +140,11 @@ static void decode(const tq_codec *c, float *dst, size_t dst_stride, tq_const_pl
                    int rotated)
 {
     const tq_trellis *t = tq_trellis_get(c->bits);
-    const tq_trellis_tables tables = tq_avx2_trellis_tables(t, 0);
+    tq_trellis_tables tables;
     int8_t level[TQ_ROW_MAX + 32];
     tq_avx2_decoder d;
 
+    tq_avx2_trellis_tables(&tables, t, 0);
     tq_avx2_decoder_init(&d, c, t->unit, rotated);
     for (size_t row = 0; row < n; row++) {
         tq_avx2_trellis_levels(level, 0, src.codes + row * src.codes_stride, 0, &tables, c->bits,

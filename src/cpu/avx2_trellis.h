@@ -53,8 +53,8 @@ typedef struct tq_trellis_tables {
     __m256i t[8];
 } tq_trellis_tables;
 
-/* zero: added to each level. */
-tq_trellis_tables tq_avx2_trellis_tables(const tq_trellis *t, uint8_t zero);
+/* Fills those that the number of levels needs. zero: added to each level. */
+void tq_avx2_trellis_tables(tq_trellis_tables *out, const tq_trellis *t, uint8_t zero);
 
 /* The levels of n rows of stored planes. level [n], rows stride bytes apart, stride at least dim;
  * up to 16 bytes behind each row are written, in order. */

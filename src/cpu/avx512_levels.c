@@ -191,7 +191,7 @@ void TQ_CLUSTER(tq_avx512_turned_levels)(uint8_t *dst, const tq_level_source *s,
 {
     uint8_t room[TQ_ROWS_ROOM] __attribute__((aligned(64)));
     const uint32_t half = s->codec->dim / 2, width = TQ_LEVEL_WIDTH(s->codec->dim);
-    const __m512i table = _mm512_broadcast_i64x4(s->table);
+    const __m512i table = _mm512_broadcast_i64x4(s->tables.t[0]);
     const __m512i add = _mm512_broadcast_i64x4(s->add);
 
     const tq_level_rows row = find_rows(room, s, rows, t, n);
@@ -232,7 +232,7 @@ void TQ_CLUSTER(tq_avx512_level_quads)(uint8_t *dst, const tq_level_source *s, t
     uint8_t room[TQ_ROWS_ROOM] __attribute__((aligned(64)));
     const uint32_t dim = s->codec->dim, half = dim / 2;
     const size_t block = (size_t)(n + 3) / 4 * 64;
-    const __m512i table = _mm512_broadcast_i64x4(s->table);
+    const __m512i table = _mm512_broadcast_i64x4(s->tables.t[0]);
     const __m512i add = _mm512_broadcast_i64x4(s->add);
 
     for (uint32_t done = 0; done < n; done += ROWS) {
