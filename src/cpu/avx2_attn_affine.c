@@ -127,8 +127,8 @@ typedef __m256i pair_fn(const __m256i *words, const int i);
 
 TQ_INLINE __m256i pair_k8(const __m256i *words, const int i)
 {
-    __m256i x = words[i / 2];
-    return _mm256_srai_epi16(i % 2 ? x : _mm256_slli_epi16(x, 8), 8);
+    const __m256i x = words[i / 2];
+    return i % 2 ? _mm256_srai_epi16(x, 8) : _mm256_maddubs_epi16(_mm256_set1_epi16(1), x);
 }
 
 TQ_INLINE __m256i pair_uniform8(const __m256i *words, const int i)
