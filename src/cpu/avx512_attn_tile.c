@@ -15,24 +15,20 @@
 /* exp(x) for x <= 88; relative error about 1 ulp. -INF gives 0, NaN gives NaN. */
 TQ_INLINE __m512 exp16(__m512 x)
 {
-    const __m512 log2e = _mm512_set1_ps(0x1.715476p+0f);
-    const __m512 ln2_hi = _mm512_set1_ps(0x1.62e43p-1f);
-    const __m512 ln2_lo = _mm512_set1_ps(-0x1.05c61p-29f);
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, log2e),
-                                    _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    __m512 r = _mm512_fnmadd_ps(n, ln2_lo, _mm512_fnmadd_ps(n, ln2_hi, x));
-    __m512 p = _mm512_set1_ps(0x1.6d117cp-10f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.120be2p-7f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.555518p-5f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.5554dcp-3f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.5f));
-    p = _mm512_fmadd_ps(_mm512_mul_ps(r, r), p, r);
-    p = _mm512_add_ps(p, _mm512_set1_ps(1));
-    __m512i scaled =
-        _mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(_mm512_cvtps_epi32(n), 23));
+    const __m512 log2e = _mm512_set1_ps(0x1.715476p+0f), rest = _mm512_set1_ps(0x1.4ae0cp-26f);
+    const __m512 one_ulp = _mm512_set1_ps(0x1.8p+23f);
+    const __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(x, log2e, one_ulp), one_ulp);
+    const __m512 r = _mm512_fmadd_ps(x, rest, _mm512_fmsub_ps(x, log2e, n));
+    __m512 p = _mm512_set1_ps(0x1.44138ap-13f);
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.5f089p-10f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.3b2a54p-7f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.c6af6cp-5f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.ebfbep-3f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0x1.62e43p-1f));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1));
     /* Unordered compare: a NaN stays. */
-    __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_MIN), _CMP_NLT_UQ);
-    return _mm512_maskz_mov_ps(keep, _mm512_castsi512_ps(scaled));
+    const __mmask16 keep = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_MIN), _CMP_NLT_UQ);
+    return _mm512_maskz_scalef_ps(keep, p, n);
 }
 
 /* tanh(x): odd polynomial where 1 - 2 / (exp(2x) + 1) would cancel. NaN gives NaN. */
@@ -56,46 +52,62 @@ TQ_INLINE __m512 tanh16(__m512 x)
     return _mm512_or_ps(_mm512_mask_blend_ps(is_small, big, small), _mm512_and_ps(sign, x));
 }
 
+enum { N_VEC = TQ_TILE / 16, ROWS = 4 };
+
+/* Up to four rows: all maxima, then all exponentials, as in avx2_attn.c. */
+TQ_INLINE void softmax_rows(float *s, const tq_span *span, uint32_t n_rows, float softcap,
+                            float *max, float *sum, float *alpha)
+{
+    const __m512 none = _mm512_set1_ps(-INFINITY), cap = _mm512_set1_ps(softcap);
+    float base[ROWS] = {0}, down[ROWS] = {0};
+
+    for (uint32_t r = 0; r < n_rows; r++) {
+        float *row = s + r * TQ_TILE;
+        const unsigned lo = span[r].lo, hi = span[r].hi;
+        const uint64_t seen = lo < hi ? UINT64_MAX >> (TQ_TILE - hi) & UINT64_MAX << lo : 0;
+        __m512 m16 = none;
+        TQ_UNROLL_FOR (int i = 0; i < N_VEC; i++) {
+            __m512 x = _mm512_loadu_ps(row + 16 * i);
+            if (softcap > 0)
+                x = _mm512_mul_ps(cap, tanh16(_mm512_div_ps(x, cap)));
+            x = _mm512_mask_mov_ps(none, (__mmask16)(seen >> 16 * i), x);
+            if (softcap > 0 || seen != UINT64_MAX)
+                _mm512_storeu_ps(row + 16 * i, x);
+            /* max returns its second operand for a NaN: NaNs do not become the maximum, exp keeps
+             * them. */
+            m16 = _mm512_max_ps(x, m16);
+        }
+        const float m = _mm512_reduce_max_ps(m16);
+        if (m > max[r]) {
+            down[r] = max[r] - m;
+            max[r] = m;
+        }
+        /* Only -INFINITY so far: nothing to weigh, and -INF - -INF would be NaN. */
+        base[r] = max[r] == -INFINITY ? 0 : max[r];
+    }
+    /* exp(0) is 1: no new maximum. */
+    const __m512 x = exp16(_mm512_castps128_ps512(_mm_loadu_ps(down)));
+    _mm_storeu_ps(down, _mm512_castps512_ps128(x));
+    for (uint32_t r = 0; r < n_rows; r++) {
+        float *row = s + r * TQ_TILE;
+        const __m512 base16 = _mm512_set1_ps(base[r]);
+        __m512 total = _mm512_setzero_ps();
+        TQ_UNROLL_FOR (int i = 0; i < N_VEC; i++) {
+            const __m512 y = exp16(_mm512_sub_ps(_mm512_loadu_ps(row + 16 * i), base16));
+            total = _mm512_add_ps(total, y);
+            _mm512_storeu_ps(row + 16 * i, y);
+        }
+        alpha[r] = down[r];
+        sum[r] = sum[r] * alpha[r] + _mm512_reduce_add_ps(total);
+    }
+}
+
 void TQ_CLUSTER(tq_avx512_softmax)(float *s, const tq_span *span, uint32_t n_rows, float softcap,
                                    float *max, float *sum, float *alpha)
 {
-    enum { N_VEC = TQ_TILE / 16 };
-    const __m512 none = _mm512_set1_ps(-INFINITY);
-    const __m512 cap = _mm512_set1_ps(softcap);
-
-    for (uint32_t r = 0; r < n_rows; r++, s += TQ_TILE) {
-        const unsigned lo = span[r].lo, hi = span[r].hi;
-        __m512 x[N_VEC], m16 = none;
-        alpha[r] = 1;
-        if (lo >= hi) {
-            memset(s, 0, TQ_TILE * sizeof(float));
-            continue;
-        }
-        const uint64_t seen = UINT64_MAX >> (TQ_TILE - hi) & UINT64_MAX << lo;
-        for (int i = 0; i < N_VEC; i++) {
-            x[i] = _mm512_loadu_ps(s + 16 * i);
-            if (softcap > 0)
-                x[i] = _mm512_mul_ps(cap, tanh16(_mm512_div_ps(x[i], cap)));
-            x[i] = _mm512_mask_mov_ps(none, (__mmask16)(seen >> 16 * i), x[i]);
-            /* max returns its second operand for a NaN: NaNs do not become the maximum, exp keeps
-             * them. */
-            m16 = _mm512_max_ps(x[i], m16);
-        }
-        float m = _mm512_reduce_max_ps(m16);
-        m = m > max[r] ? m : max[r];
-        /* Only -INFINITY so far: nothing to weigh, and -INF - -INF would be NaN. */
-        const float base = m == -INFINITY ? 0 : m;
-        __m512 total = _mm512_setzero_ps();
-        for (int i = 0; i < N_VEC; i++) {
-            x[i] = exp16(_mm512_sub_ps(x[i], _mm512_set1_ps(base)));
-            total = _mm512_add_ps(total, x[i]);
-            _mm512_storeu_ps(s + 16 * i, x[i]);
-        }
-        if (m != max[r])
-            alpha[r] = _mm512_cvtss_f32(exp16(_mm512_set1_ps(max[r] - base)));
-        sum[r] = sum[r] * alpha[r] + _mm512_reduce_add_ps(total);
-        max[r] = m;
-    }
+    for (uint32_t r = 0; r < n_rows; r += ROWS)
+        softmax_rows(s + r * TQ_TILE, span + r, n_rows - r < ROWS ? n_rows - r : ROWS, softcap,
+                     max + r, sum + r, alpha + r);
 }
 
 #define MR 12
