@@ -110,16 +110,24 @@ static tq_const_planes after_page(const tq_attn_job *j, const tq_rows *rows, uin
     return j->has_next ? head_run(rows, j->next_head, j->next_token / TQ_TILE) : nothing;
 }
 
+/* From here on a page is asked for in two streams, its keys and its values: the prefetchers of the
+ * hardware then run along both. Shorter ones gain nothing, see docs/numerics.md. */
+#define TWO_STREAMS_BYTES 32768u
+
 /* Let the two kernels of a page ask for that: its first half during the scores, the rest during
- * the sums. */
+ * the sums; or half of each stream. */
 static void set_ahead(tq_const_planes *keys, tq_const_planes *values, tq_const_planes next)
 {
     if (!next.ahead)
         return;
+    const size_t bytes = next.ahead_bytes;
+    const size_t gap = bytes >= TWO_STREAMS_BYTES ? bytes / 128 * 64 : 0;
+    const size_t stream = bytes - gap, first = stream / 128 * 64;
+    keys->ahead_gap = values->ahead_gap = gap;
     keys->ahead = next.ahead;
-    keys->ahead_bytes = next.ahead_bytes / 128 * 64;
-    values->ahead = next.ahead + keys->ahead_bytes;
-    values->ahead_bytes = next.ahead_bytes - keys->ahead_bytes;
+    keys->ahead_bytes = first;
+    values->ahead = next.ahead + first;
+    values->ahead_bytes = stream - first;
 }
 
 /* out = alpha * out + weights times the values of a page, decoded, or still rotated. */

@@ -136,12 +136,12 @@ TQ_INLINE float tq_hsum8(__m256 x)
  * the core: there are some 24 misses in flight, and a page of keys is a hundred lines or more. */
 typedef struct tq_walk {
     const uint8_t *p;
-    size_t left, step;
+    size_t left, step, gap;
 } tq_walk;
 
 TQ_INLINE tq_walk tq_walk_begin(tq_const_planes planes, uint32_t n_steps)
 {
-    tq_walk w = {planes.ahead, planes.ahead ? planes.ahead_bytes : 0, 0};
+    tq_walk w = {planes.ahead, planes.ahead ? planes.ahead_bytes : 0, 0, planes.ahead_gap};
     w.step = (w.left / (n_steps + 1) + 64) / 64 * 64; /* n_steps 0: all at the first */
     return w;
 }
@@ -149,8 +149,11 @@ TQ_INLINE tq_walk tq_walk_begin(tq_const_planes planes, uint32_t n_steps)
 TQ_INLINE void tq_walk_on(tq_walk *w)
 {
     const size_t n = w->left < w->step ? w->left : w->step;
-    for (size_t i = 0; i < n; i += 64)
+    for (size_t i = 0; i < n; i += 64) {
         _mm_prefetch((const char *)w->p + i, _MM_HINT_T0);
+        if (w->gap)
+            _mm_prefetch((const char *)w->p + w->gap + i, _MM_HINT_T0);
+    }
     w->p += n;
     w->left -= n;
 }

@@ -43,13 +43,17 @@ typedef struct tq_const_planes {
      * (prefetch), best evenly over its own work. Hardware prefetch stops at each 4 KiB. */
     const uint8_t *ahead;
     size_t ahead_bytes;
+    size_t ahead_gap; /* or 0: as many bytes again from ahead + ahead_gap on, in turn with these */
 } tq_const_planes;
 
 /* Ask for all of it at once, which holds the core up for a while. */
 static inline void tq_look_ahead(tq_const_planes p)
 {
-    for (size_t i = 0; p.ahead && i < p.ahead_bytes; i += 64)
+    for (size_t i = 0; p.ahead && i < p.ahead_bytes; i += 64) {
         __builtin_prefetch(p.ahead + i);
+        if (p.ahead_gap)
+            __builtin_prefetch(p.ahead + p.ahead_gap + i);
+    }
 }
 
 /* EXACT. src [n][dim] finite, src_stride floats apart. */
