@@ -48,6 +48,7 @@ typedef struct attn_bench {
     team *team;
     attn_side sides[ATTN_MAX_SIDES];
     uint32_t n_done;                       /* rounds of this context */
+    uint32_t n_reported;                   /* contexts whose rows are printed */
     double read_seconds[BENCH_MAX_ROUNDS]; /* of read_bytes of memory, the best piece of a round */
     size_t read_bytes;
     double best_read; /* bytes per second, of all contexts */

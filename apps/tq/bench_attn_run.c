@@ -248,6 +248,7 @@ static bool measure_context(attn_bench *b, const attn_buffers *m, uint32_t n_kv)
     msg_status(NULL);
     if (ok && b->n_done) {
         ok = attn_report_context(b);
+        b->n_reported++;
     }
     b->n_done = 0;
     attn_close_sides(b);
@@ -269,12 +270,14 @@ int attn_bench_run(attn_bench *b)
     }
     close_buffers(&m);
     team_destroy(b->team);
-    ok = ok || gen_interrupted(); /* the rows of the contexts before are whole */
-    if (!attn_report_close(b, ok)) {
+    const bool stopped = gen_interrupted();
+    ok = stopped ? b->n_reported > 0 : ok; /* the rows of the contexts before are whole */
+    if (!attn_report_close(b, ok) && (ok || !stopped)) {
         return TQ_EXIT_FAILED;
     }
-    if (gen_interrupted()) {
-        msg_note("(interrupted: the rounds that were complete are shown)");
+    if (stopped) {
+        msg_note(ok ? "(interrupted: the rounds that were complete are shown)"
+                    : "(interrupted before anything was complete: no files are written)");
         return TQ_EXIT_INTERRUPTED;
     }
     return TQ_EXIT_OK;

@@ -104,3 +104,9 @@ print("all contexts:", len(rows) == 121)
 END
 python3 sigbench.py "$TQ" bench attn --n-kv $(seq -s, 64 123) -r 2 --kv f16 --kv turbo4 --peer none -t 1 \
     --csv rows.csv
+# Before a context is complete nothing is shown, and what the files held stays.
+echo older >k.csv
+python3 sigprompt.py "$TQ" bench attn --n-kv 16384 -t 1 --kv f16 --peer none --csv k.csv --plot k.svg |
+    grep -v warning
+cat k.csv
+ls k.*
