@@ -14,13 +14,22 @@
 
 enum { PIECE = 64 };
 
+static uint64_t mixed(uint64_t x)
+{
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
 /* Sums of four uniform numbers of 16 bits: near enough to the bell that keys and values have. */
 static void fill(float *x, size_t n, uint64_t stream)
 {
-    uint64_t state = stream * 0x9e3779b97f4a7c15u + 0x2545f4914f6cdd1du;
+    /* splitmix64 (Steele, Lea and Flood): streams of neighbouring numbers are not alike. Its state
+     * is a counter, so each stream begins where a first mixing puts it. */
+    uint64_t state = mixed(stream);
     for (size_t i = 0; i < n; i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        uint64_t bits = state ^ state >> 29;
+        state += 0x9e3779b97f4a7c15u;
+        const uint64_t bits = mixed(state);
         float sum = (float)(bits & 0xffff) + (float)(bits >> 16 & 0xffff) +
                     (float)(bits >> 32 & 0xffff) + (float)(bits >> 48);
         x[i] = (sum - 131070.0f) * (1.7320508f / 65536.0f);
