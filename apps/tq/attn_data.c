@@ -133,23 +133,25 @@ static void oracle_head(const oracle *o, uint32_t head, float *rows, double *sta
         state[2 * i + 1] = 0;
     }
     for (uint32_t t0 = 0; t0 < s->n_kv; t0 += PIECE) {
-        uint32_t n = s->n_kv - t0 < PIECE ? s->n_kv - t0 : PIECE;
-        if (o->view) {
-            tq_view_decode(o->view, head, t0, n, k, v);
-        } else {
-            for (uint32_t t = 0; t < n; t++) {
-                fill(k + (size_t)t * s->d_k, s->d_k, stream_of(1, t0 + t, head));
-                fill(v + (size_t)t * s->d_v, s->d_v, stream_of(2, t0 + t, head));
-            }
+        const uint32_t n = s->n_kv - t0 < PIECE ? s->n_kv - t0 : PIECE;
+        for (uint32_t t = 0; !o->view && t < n; t++) {
+            fill(k + (size_t)t * s->d_k, s->d_k, stream_of(1, t0 + t, head));
+            fill(v + (size_t)t * s->d_v, s->d_v, stream_of(2, t0 + t, head));
         }
-        for (uint32_t i = 0; i < n_checked * group; i++) {
-            uint32_t end = s->n_kv - s->q_len + at[i / group] + 1;
-            uint32_t seen = end <= t0 ? 0 : end - t0 < n ? end - t0 : n;
-            size_t row = (size_t)head * group + i % group;
-            if (seen) {
-                absorb(o, o->q + (at[i / group] * (size_t)s->n_heads + row) * s->d_k, k, v, seen,
+        for (uint32_t c = 0; c < n_checked; c++) {
+            const uint32_t end = s->n_kv - s->q_len + at[c] + 1;
+            const uint32_t seen = end <= t0 ? 0 : end - t0 < n ? end - t0 : n;
+            if (!seen) {
+                continue;
+            }
+            if (o->view) { /* which rows are read in f16 depends on the query */
+                tq_view_decode_at(o->view, end - 1, head, t0, seen, k, v);
+            }
+            for (uint32_t i = c * group; i < (c + 1) * group; i++) {
+                const size_t row = (size_t)head * group + i % group;
+                absorb(o, o->q + (at[c] * (size_t)s->n_heads + row) * s->d_k, k, v, seen,
                        &state[2 * i], &state[2 * i + 1],
-                       o->want + (i / group * (size_t)s->n_heads + row) * s->d_v);
+                       o->want + (c * (size_t)s->n_heads + row) * s->d_v);
             }
         }
     }

@@ -171,6 +171,16 @@ tq_layer attn_layer(const attn_bench *b, uint32_t side)
     return l;
 }
 
+/* Bytes that the newest query reads; row: of a token and head, packed. */
+static size_t bytes_read(const tq_layer *layer, size_t row, uint32_t n_kv)
+{
+    const tq_scheme *scheme = &layer->scheme;
+    const uint64_t kept = (uint64_t)scheme->sink + scheme->tail;
+    const size_t in_f16 = n_kv <= scheme->start || kept >= n_kv ? n_kv : (size_t)kept;
+    const size_t f16_row = ((size_t)layer->d_k + layer->d_v) * 2;
+    return layer->n_kv_heads * (row * (n_kv - in_f16) + f16_row * in_f16);
+}
+
 /* "q8_0/q4_0@head" -> type and layout. type: as large as name. */
 tqe_peer_attn_params attn_peer_params(const attn_bench *b, const char *name, char *type)
 {
@@ -225,7 +235,7 @@ bool attn_open_side(attn_bench *b, uint32_t i)
     if (st == TQ_OK) {
         st = tq_scheme_bytes_per_token(&layer.scheme, layer.d_k, layer.d_v, &row);
     }
-    s->bytes = row * layer.n_kv_heads * b->shape.n_kv;
+    s->bytes = bytes_read(&layer, row, b->shape.n_kv);
     if (st != TQ_OK) {
         msg_error("--kv %s: %s", s->name, tq_status_name(st));
     }

@@ -46,6 +46,11 @@ awk -F, 'NR > 1 { e = $23; gsub(/"/, "", $14)
 sed 's/,attn=/ /' own.csv | awk -F, 'NR > 1 { gsub(/"/, ""); e[$14] = $23 }
     END { for (s in e) if (s !~ / / && e[s] > 1.03 * e[s " dequant"]) print s, e[s], e[s " dequant"]
           print length(e), "errors" }'
+# Rows that are read in f16 count as such, in bytes and in what the result is compared with.
+"$TQ" bench attn --n-kv 100 -r 1 --heads 2 --kv-heads 1 --dk 64 -t 1 --kv turbo4,tail=200 --kv f16 \
+    --kv turbo4,tail=10 --peer none --csv tail.csv >/dev/null 2>&1
+sed 's/,tail=/ /' tail.csv |
+    awk -F, 'NR > 1 { print $14, $16, $24 < (NR == 4 ? 2e-2 : 1e-5) ? "as read" : $24 }'
 # A query block, values of another size, data in the caches, two threads.
 "$TQ" bench attn --n-kv 40 -r 1 --q-len 20 --heads 2 --kv-heads 2 --dk 64 --dv 128 --hot -t 2 --kv tcq4 \
     --peer none 2>/dev/null | tail -n +2 | fields
