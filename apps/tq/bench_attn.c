@@ -95,6 +95,10 @@ static bool add_sides(attn_bench *b, const arg_strings *kv, const arg_strings *p
         return false;
     }
     for (size_t i = 0; i < n_peers; i++) {
+        if (peers->n && !strcmp(peers->at[i], "none")) {
+            msg_error("--peer none goes with no other --peer");
+            return false;
+        }
         if (!add_peer(b, peers->n ? peers->at[i] : default_peers[i], peers->n > 0)) {
             return false;
         }

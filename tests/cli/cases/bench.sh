@@ -68,6 +68,7 @@ t bench attn --kv turbo99
 t bench attn --kv turbo4,kmean=f
 t bench attn --peer q9
 t bench attn --peer f16@tail
+t bench attn --peer none --peer f16
 t bench attn --clock moon
 t bench attn --clock cpu -t 2
 t bench attn --sigma 1e300
