@@ -42,8 +42,9 @@ static int make_spans(const tq_attn_job *j, step st, tq_span *span, uint32_t r0,
                       uint32_t t0, uint32_t n)
 {
     int any = 0;
+    /* Older than all queries: by far the most frequent. */
     if (j->s.n_forms == 1 && j->s.window == 0 && t0 + n <= j->s.n_tokens - j->s.q_len + j->q0) {
-        for (uint32_t r = 0; r < n_rows; r++) /* older than all queries: by far the most frequent */
+        for (uint32_t r = 0; r < n_rows; r++)
             span[r] = (tq_span){0, (uint8_t)n};
         return 1;
     }

@@ -46,7 +46,7 @@ typedef struct tq_const_planes {
     size_t ahead_gap; /* or 0: as many bytes again from ahead + ahead_gap on, in turn with these */
 } tq_const_planes;
 
-/* Ask for all of it at once, which holds the core up for a while. */
+/* Ask for all of it at once, which may hold the core up, or be forgotten in part. */
 static inline void tq_look_ahead(tq_const_planes p)
 {
     for (size_t i = 0; p.ahead && i < p.ahead_bytes; i += 64) {
