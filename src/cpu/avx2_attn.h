@@ -132,9 +132,11 @@ TQ_INLINE float tq_hsum8(__m256 x)
 }
 
 /* A kernel's walk through the memory that is wanted next, see tq_const_planes: each call of
- * tq_walk_on asks for the share of one of about n_steps steps. A core has some 24 misses in flight,
- * and a page of keys is a hundred lines or more: asked for at once, most would be forgotten (Zen 3)
- * or hold the core up. gap: to the second of two streams, or 0; then left and step are of each. */
+ * tq_walk_on asks for the share of one of n_steps steps. A core has some 24 misses in flight, and a
+ * page of keys is a hundred lines or more: asked for at once, most would be forgotten (Zen 3) or
+ * hold the core up, so steps should be equally far apart in time. Shares are equal, for a loop of
+ * changing length would be predicted wrongly at every other step: the last steps may have none.
+ * gap: to the second of two streams, or 0; then left and step are of each. */
 typedef struct tq_walk {
     const uint8_t *p;
     size_t left, step, gap;

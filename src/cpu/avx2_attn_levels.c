@@ -92,11 +92,11 @@ TQ_INLINE void weigh_rows(float *acc, size_t acc_stride, const int16_t *w16, con
         const uint32_t j = block / 2 * 32 + block % 2 * 8;
         const int16_t *w = w16;
         __m256i sum[MAX_ROWS][2];
-        if (block % 2 == 0)
-            tq_walk_on(ahead);
         TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
             sum[r][0] = sum[r][1] = _mm256_set1_epi32(start[r]);
         for (uint32_t q = 0; q < quads; q++, level += 64, w += 4) {
+            if (q % 4 == 0)
+                tq_walk_on(ahead);
             const __m256i *x = (const __m256i *)(const void *)level;
             const __m256i x0 = _mm256_loadu_si256(x), x1 = _mm256_loadu_si256(x + 1);
             const __m256i even0 = _mm256_and_si256(x0, low), even1 = _mm256_and_si256(x1, low);
@@ -204,6 +204,15 @@ TQ_INLINE void step_small(const tq_codec *v, float *acc, size_t acc_stride, cons
                     st->ahead, 0, rows);
 }
 
+/* Calls of tq_walk_on: a step's levels, four tokens each, then its blocks. */
+static uint32_t walk_steps(const tq_level_source *source, uint32_t n, uint32_t step)
+{
+    const uint32_t tokens = n < step ? n : step, pairs = TQ_LEVEL_WIDTH(source->codec->dim) / 32;
+    const uint32_t of_step =
+        (tokens + 3) / 4 + pairs * (source->small ? 1 : 2 * ((tokens + 15) / 16));
+    return (n + step - 1) / step * of_step;
+}
+
 void tq_avx2_weigh_norm(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
                         const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n)
 {
@@ -212,10 +221,10 @@ void tq_avx2_weigh_norm(const tq_codec *v, float *acc, size_t acc_stride, const 
     float scale[TQ_TILE];
     const uint32_t dim = v->dim, step = tq_quad_tokens(dim);
     tq_level_source source;
-    tq_walk ahead = tq_walk_scales_first(values, tq_quad_steps(dim, n));
 
     tq_avx2_level_source(&source, v, v->bits <= 4);
     tq_avx2_take_fifth_bits(&source);
+    tq_walk ahead = tq_walk_scales_first(values, walk_steps(&source, n, step));
     tq_avx2_token_scales(scale, values.scale, values.scale_stride, 0, n);
     for (uint32_t t = (n + 7) / 8 * 8; t < TQ_TILE; t++)
         scale[t] = 0;

@@ -163,7 +163,7 @@ TQ_INLINE void finish(float *s, const tq_query_head *head, __m256i sum[4][2], co
 
 /* s[r][0 .. 15] of `real` of `rows` rows. level: turned; scale [16] of the tokens. */
 TQ_INLINE void score_block(float *s, const uint8_t *prep, const uint8_t *level, uint32_t width,
-                           const float *scale, const uint32_t rows, uint32_t real)
+                           const float *scale, tq_walk *ahead, const uint32_t rows, uint32_t real)
 {
     const tq_query_head *head = (const tq_query_head *)(const void *)prep;
     const uint8_t *q = prep + sizeof *head;
@@ -177,6 +177,8 @@ TQ_INLINE void score_block(float *s, const uint8_t *prep, const uint8_t *level, 
         for (uint32_t j = 0; j < n; j += 4, level += 64, q += 8 * rows) {
             const __m256i *x = (const __m256i *)(const void *)level;
             const __m256i x0 = _mm256_loadu_si256(x), x1 = _mm256_loadu_si256(x + 1);
+            if (j % 16 == 0)
+                tq_walk_on(ahead);
             const __m256i even[2] = {_mm256_and_si256(x0, low), _mm256_and_si256(x1, low)};
             const __m256i odd[2] = {_mm256_srli_epi16(x0, 8), _mm256_srli_epi16(x1, 8)};
             TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
@@ -227,7 +229,9 @@ void tq_avx2_score_norm(const tq_codec *k, float *s, const void *prep, uint32_t 
     }
     tq_avx2_level_source(&source, k, 0);
     tq_avx2_take_fifth_bits(&source);
-    tq_walk ahead = tq_walk_scales_first(keys, tq_turned_steps(&source, n));
+    const uint32_t of_block = source.small ? 0 : width / 16;
+    tq_walk ahead =
+        tq_walk_scales_first(keys, tq_turned_steps(&source, n) + (n + 15) / 16 * of_block);
     for (uint32_t t = 0; t < n; t += TQ_TURNED_TOKENS) {
         const uint32_t m = n - t < TQ_TURNED_TOKENS ? n - t : TQ_TURNED_TOKENS;
         const uint8_t *q = prep;
@@ -237,19 +241,19 @@ void tq_avx2_score_norm(const tq_codec *k, float *s, const void *prep, uint32_t 
         tq_avx2_token_scales(scale, keys.scale, keys.scale_stride, t, m);
         for (uint32_t left = n_rows; left > 0;) {
             const uint32_t rows = tq_query_rows(left), real = rows < left ? rows : left;
-#define CALL(score_some)                                                                           \
+#define CALL(n_of_rows, real_rows)                                                                 \
     do {                                                                                           \
-        if (rows == 4)                                                                             \
-            score_some(dst, q, level, width, scale, 4, real);                                      \
-        else if (rows == 2)                                                                        \
-            score_some(dst, q, level, width, scale, 2, 2);                                         \
+        if (source.small)                                                                          \
+            score_small(dst, q, level, width, scale, n_of_rows, real_rows);                        \
         else                                                                                       \
-            score_some(dst, q, level, width, scale, 1, 1);                                         \
+            score_block(dst, q, level, width, scale, &ahead, n_of_rows, real_rows);                \
     } while (0)
-            if (source.small)
-                CALL(score_small);
+            if (rows == 4)
+                CALL(4, real);
+            else if (rows == 2)
+                CALL(2, 2);
             else
-                CALL(score_block);
+                CALL(1, 1);
 #undef CALL
             q += tq_query_bytes(rows, k->dim);
             dst += real * TQ_TILE;
