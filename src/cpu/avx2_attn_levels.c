@@ -14,7 +14,6 @@
  */
 #include "cpu/avx2_attn_sums.h"
 #include "cpu/avx2_levels.h"
-#include "rotate.h"
 
 #include <float.h>
 #include <math.h>
@@ -147,12 +146,12 @@ void tq_avx2_add_means(const tq_codec *v, float *acc, size_t acc_stride, const f
 
     for (uint32_t j = 0; j < v->dim; j++)
         ones[j] = 1;
-    tq_rotate_f32(ones, v->dim);
+    v->kernels->codec->rotate(ones, v->dim);
     tq_avx2_token_scales(mean, values.zero, values.zero_stride, 0, n);
+    for (uint32_t t = (n + 7) / 8 * 8; t < TQ_TILE; t++)
+        mean[t] = 0;
     for (uint32_t r = 0; r < n_rows; r++, w += TQ_TILE, acc += acc_stride) {
-        float sum = 0;
-        for (uint32_t t = 0; t < n; t++)
-            sum += w[t] * mean[t];
+        const float sum = tq_dot_tile(w, mean);
         const __m256 sum8 = _mm256_set1_ps(sum);
         for (uint32_t j = 0; j < v->dim; j += 8) {
             const __m256 old = _mm256_loadu_ps(acc + j);

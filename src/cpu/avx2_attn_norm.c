@@ -95,16 +95,20 @@ static float round_query8(uint8_t *dst, int32_t *start, const float *q, uint32_t
     return step;
 }
 
+static float total_of(const float *q, uint32_t dim)
+{
+    __m256 sum = _mm256_setzero_ps();
+    for (uint32_t j = 0; j < dim; j += 8)
+        sum = _mm256_add_ps(sum, _mm256_loadu_ps(q + j));
+    return tq_hsum8(sum);
+}
+
 void tq_avx2_prep_norm(const tq_codec *k, void *prep, const float *q, uint32_t n_rows)
 {
     float turned[TQ_ROW_MAX];
     uint8_t *out = prep;
     tq_level_source source;
 
-    if (k->zero_bytes) {
-        tq_avx2_prep_rotated(k, prep, q, n_rows);
-        return;
-    }
     tq_avx2_level_source(&source, k, 0);
     while (n_rows > 0) {
         const uint32_t rows = tq_query_rows(n_rows), real = rows < n_rows ? rows : n_rows;
@@ -112,6 +116,7 @@ void tq_avx2_prep_norm(const tq_codec *k, void *prep, const float *q, uint32_t n
         memset(out, 0, tq_query_bytes(rows, k->dim));
         for (uint32_t r = 0; r < real; r++) {
             memcpy(turned, q + (size_t)r * k->dim, k->dim * sizeof(float));
+            head->total[r] = total_of(turned, k->dim);
             k->kernels->codec->rotate(turned, k->dim);
             uint8_t *dst = out + sizeof *head;
             int32_t *start = &head->start[0][r];
@@ -216,6 +221,27 @@ TQ_INLINE void score_small(float *s, const uint8_t *prep, const uint8_t *level, 
     finish(s, head, sum, scale, 0, rows, real);
 }
 
+void tq_avx2_add_key_means(float *s, const void *prep, uint32_t dim, uint32_t n_rows,
+                           tq_const_planes keys, uint32_t n)
+{
+    const uint8_t *q = prep;
+    float mean[TQ_TILE];
+
+    tq_avx2_token_scales(mean, keys.zero, keys.zero_stride, 0, n);
+    while (n_rows > 0) {
+        const uint32_t rows = tq_query_rows(n_rows), real = rows < n_rows ? rows : n_rows;
+        const tq_query_head *head = (const tq_query_head *)(const void *)q;
+        for (uint32_t r = 0; r < real; r++, s += TQ_TILE) {
+            const __m256 total = _mm256_set1_ps(head->total[r]);
+            for (uint32_t t = 0; t < n; t += 8)
+                _mm256_storeu_ps(s + t, _mm256_fmadd_ps(total, _mm256_loadu_ps(mean + t),
+                                                        _mm256_loadu_ps(s + t)));
+        }
+        q += tq_query_bytes(rows, dim);
+        n_rows -= real;
+    }
+}
+
 void tq_avx2_score_norm(const tq_codec *k, float *s, const void *prep, uint32_t n_rows,
                         tq_const_planes keys, uint32_t n)
 {
@@ -223,10 +249,6 @@ void tq_avx2_score_norm(const tq_codec *k, float *s, const void *prep, uint32_t 
     const uint32_t width = TQ_LEVEL_WIDTH(k->dim);
     tq_level_source source;
 
-    if (k->zero_bytes) {
-        tq_avx2_score_decoded(k, s, prep, n_rows, keys, n);
-        return;
-    }
     tq_avx2_level_source(&source, k, 0);
     tq_avx2_take_fifth_bits(&source);
     const uint32_t of_block = source.small ? 0 : width / 16;
@@ -260,4 +282,6 @@ void tq_avx2_score_norm(const tq_codec *k, float *s, const void *prep, uint32_t 
             left -= real;
         }
     }
+    if (k->zero_bytes)
+        tq_avx2_add_key_means(s, prep, k->dim, n_rows, keys, n);
 }

@@ -109,8 +109,13 @@ void tq_avx2_token_scales(float *dst, const uint8_t *plane, size_t stride, uint3
 typedef struct tq_query_head {
     float scale[4];                   /* of the integers, times the unit of the levels */
     int32_t start[TQ_QUERY_PARTS][4]; /* of the sums over a part: what undoes the zero */
-    int32_t unused[4];
+    float total[4];                   /* of the elements of the query: what a mean is times */
 } tq_query_head;
+
+/* Option mean: s [n_rows][64] += mean of a token times the total of a row's query. prep: of rows of
+ * dim elements. A mean is the same number for all elements of the unrotated row. */
+void tq_avx2_add_key_means(float *s, const void *prep, uint32_t dim, uint32_t n_rows,
+                           tq_const_planes keys, uint32_t n);
 
 /* Rows of the next block when n are left: 3 are done as 4. */
 TQ_INLINE uint32_t tq_query_rows(uint32_t n)

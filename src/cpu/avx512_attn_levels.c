@@ -125,10 +125,6 @@ void TQ_CLUSTER(tq_avx512_score_norm)(const tq_codec *k, float *s, const void *p
     const uint32_t width = TQ_LEVEL_WIDTH(k->dim);
     tq_level_source source;
 
-    if (k->zero_bytes) {
-        tq_avx2_score_decoded(k, s, prep, n_rows, keys, n);
-        return;
-    }
     tq_avx2_level_source(&source, k, 0);
     tq_walk ahead = tq_walk_scales_first(keys, tq_turned_steps(&source, n));
     for (uint32_t t = 0; t < n; t += TQ_TURNED_TOKENS) {
@@ -160,6 +156,8 @@ void TQ_CLUSTER(tq_avx512_score_norm)(const tq_codec *k, float *s, const void *p
             left -= real;
         }
     }
+    if (k->zero_bytes)
+        tq_avx2_add_key_means(s, prep, k->dim, n_rows, keys, n);
 }
 
 /* ---- Values ---------------------------------------------------------------------------- */
