@@ -127,6 +127,12 @@ static bool parse_counts(const arg_option *o, const char *flag, const char *s, a
         if (!parse_count(o, flag, part, &out->at[out->n])) {
             return false;
         }
+        for (size_t i = 0; i < out->n; i++) {
+            if (out->at[i] == out->at[out->n]) {
+                msg_error("%s: %u is in the list twice", flag, out->at[i]);
+                return false;
+            }
+        }
         out->n++;
         if (!s[len]) {
             return true;

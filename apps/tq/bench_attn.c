@@ -258,7 +258,7 @@ int bench_attn(int argc, char **argv)
                  "root mean squares against float64 attention over the rows before they were\n"
                  "stored, and for ours also over those that were.\n",
         .examples = "  tq bench attn --n-kv 16384 --kv f16 --kv turbo4 --peer f16 --peer f16@head\n"
-                    "  tq bench attn --q-len 512 --n-kv 4096 -r 3\n"
+                    "  tq bench attn --q-len 512 --n-kv 4096 -r 3 --peer f16\n"
                     "  tq bench attn --csv attn.csv --plot attn.svg\n",
     };
     arg_result r = args_parse(&cmd, argc, argv, NULL);

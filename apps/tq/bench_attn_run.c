@@ -278,7 +278,7 @@ int attn_bench_run(attn_bench *b)
     if (stopped) {
         msg_note(ok ? "(interrupted: the rounds that were complete are shown)"
                     : "(interrupted before anything was complete: no files are written)");
-        return TQ_EXIT_INTERRUPTED;
+        return gen_interrupt_code();
     }
     return TQ_EXIT_OK;
 }

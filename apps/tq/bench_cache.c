@@ -301,7 +301,7 @@ static int bench_run(cache_bench *b)
     free(b->file);
     if (gen_interrupted()) {
         msg_note("(interrupted: the rounds that were complete are shown)");
-        return TQ_EXIT_INTERRUPTED;
+        return gen_interrupt_code();
     }
     return ok ? TQ_EXIT_OK : TQ_EXIT_FAILED;
 }

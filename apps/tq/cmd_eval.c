@@ -100,7 +100,7 @@ static int failed(const eval_options *o, const char *state, tqe_status st, const
         msg_note("interrupted; with --resume FILE%s a later run could go on from here",
                  o->json ? "" : " or --json FILE");
     }
-    return TQ_EXIT_INTERRUPTED;
+    return gen_interrupt_code();
 }
 
 static int measure(evaluation *e, tqe_eval *eval, const eval_options *o, const char *state)

@@ -255,7 +255,7 @@ static int run_session(const run_options *o, const tqe_model *m, tqe_session *s,
     }
     if (stop != GEN_STOP_OUTPUT && stop != GEN_STOP_ERROR) {
         code = !saved                         ? TQ_EXIT_FAILED
-               : stop == GEN_STOP_INTERRUPTED ? TQ_EXIT_INTERRUPTED
+               : stop == GEN_STOP_INTERRUPTED ? gen_interrupt_code()
                                               : TQ_EXIT_OK;
         if (o->json) {
             code = write_json(o, m, s, &text, &stats, stop) ? code : TQ_EXIT_FAILED;

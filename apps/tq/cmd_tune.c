@@ -296,7 +296,7 @@ static int work(tuning *t, const tune_options *o)
     }
     msg_note("interrupted; what is finished is in '%s', the same command goes on from there",
              t->state);
-    return TQ_EXIT_INTERRUPTED;
+    return gen_interrupt_code();
 }
 
 static void free_tuning(tuning *t)

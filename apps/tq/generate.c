@@ -20,12 +20,11 @@
 
 /* ---- Ctrl-C ------------------------------------------------------------------------------ */
 
-static volatile sig_atomic_t interrupted;
+static volatile sig_atomic_t interrupted; /* the signal */
 
 static void on_interrupt(int sig)
 {
-    (void)sig;
-    interrupted = 1;
+    interrupted = sig;
 }
 
 void gen_catch_interrupts(bool one_shot)
@@ -34,11 +33,19 @@ void gen_catch_interrupts(bool one_shot)
     struct sigaction sa = {.sa_handler = on_interrupt,
                            .sa_flags = one_shot ? (int)SA_RESETHAND : 0};
     sigaction(SIGINT, &sa, NULL);
+    if (one_shot) {
+        sigaction(SIGTERM, &sa, NULL);
+    }
 }
 
 bool gen_interrupted(void)
 {
     return interrupted != 0;
+}
+
+int gen_interrupt_code(void)
+{
+    return 128 + interrupted;
 }
 
 void gen_clear_interrupt(void)

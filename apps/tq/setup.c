@@ -123,6 +123,14 @@ static bool names_files(const char *kv)
     return tq_scheme_parse(&s, kv, NULL, 0) == TQ_OK && (s.layers[0] || s.kmean[0]);
 }
 
+static void warn_all_skipped(const char *kv, uint32_t n_layers)
+{
+    tq_scheme s;
+    if (tq_scheme_parse(&s, kv, NULL, 0) == TQ_OK && s.skip && 2 * (uint64_t)s.skip >= n_layers) {
+        msg_warn("--kv %s: skip=%u keeps all %u layers in f16", kv, s.skip, n_layers);
+    }
+}
+
 /* What a user can do about memory that a session does not get. */
 static void advise_memory(const setup *s, const tqe_model *m)
 {
@@ -181,6 +189,7 @@ bool setup_open(const setup *s, tqe_model **model, tqe_session **session)
     if (info.n_ctx_train && s->n_ctx > info.n_ctx_train) {
         msg_warn("model trained for %u tokens; text beyond may get worse", info.n_ctx_train);
     }
+    warn_all_skipped(s->kv, info.n_layers);
     return true;
 }
 

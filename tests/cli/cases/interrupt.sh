@@ -16,17 +16,18 @@ END
 python3 sigint.py "$TQ" run -m "$BUNDLED" -p 'The sea' -t 1 -n 3000 --temp 0.8 | grep -v '^machine ' | digits
 # What was saved before stays when the prompt is incomplete; an answer is saved as far as it came.
 cat >sigprompt.py <<'END'
-import signal, subprocess, sys, time
-# Sends SIGINT as soon as the program catches it, which is when the prompt begins.
+import os, signal, subprocess, sys, time
+# Sends SIGINT, or $SIGNAL, as soon as the program catches it, which is when the prompt begins.
+sent = signal.Signals[os.environ.get("SIGNAL", "SIGINT")]
 p = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                      stderr=subprocess.PIPE,
                      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
 def catches():
     with open("/proc/%d/status" % p.pid) as f:
-        return any(int(line[7:], 16) & 2 for line in f if line.startswith("SigCgt:"))
+        return any(int(line[7:], 16) >> sent - 1 & 1 for line in f if line.startswith("SigCgt:"))
 while p.poll() is None and not catches():
     time.sleep(0.001)
-p.send_signal(signal.SIGINT)
+p.send_signal(sent)
 err = p.communicate(timeout=60)[1]
 print("exit", p.returncode)
 print(err.decode(), end="")
@@ -110,3 +111,10 @@ python3 sigprompt.py "$TQ" bench attn --n-kv 16384 -t 1 --kv f16 --peer none --c
     grep -v warning
 cat k.csv
 ls k.*
+# SIGTERM does the same.
+SIGNAL=SIGTERM python3 sigprompt.py "$TQ" bench attn --n-kv 16384 -t 1 --kv f16 --peer none \
+    --csv k.csv --plot k.svg | grep -v warning
+cat k.csv
+ls k.*
+SIGNAL=SIGTERM python3 sigprompt.py $run -f long.txt -c 40000 -n 1 --save old.tqs |
+    sed -n '/^exit/p; /saved/p' | digits

@@ -57,3 +57,5 @@ assert kv["tokens"] == r["prompt"]["tokens"] + max(0, r["decode"]["tokens"] - 1)
 assert (r["decode"]["tokens_per_second"] is None) == (r["decode"]["tokens"] < 2)
 '
 done
+# Options that leave nothing to compress are said.
+"$TQ" run -m "$BUNDLED" -t 1 -n 2 --kv turbo4,skip=4 -p hi 2>&1 >/dev/null | grep skip

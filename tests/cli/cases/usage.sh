@@ -97,3 +97,5 @@ t snapshot export a -o b
 t snapshot export a --layer 1
 t snapshot export a -m b
 t bench snapshot
+# A count is in a list once.
+t bench attn --n-kv 64,128,64
