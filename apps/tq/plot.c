@@ -79,7 +79,7 @@ static void put_data(FILE *f, const plot *p)
 
 static void put_curves(FILE *f, const plot *p)
 {
-    size_t n_lines = 0, n_dashed = 0;
+    size_t n_lines = 0, n_dashed = 0, n_floors = 0;
     fputs("plot ", f);
     for (size_t i = 0; i < p->n_curves; i++) {
         const plot_curve *c = &p->curves[i];
@@ -97,7 +97,8 @@ static void put_curves(FILE *f, const plot *p)
             n_dashed++;
             break;
         case PLOT_FLOOR:
-            fputs(" with lines lc rgb '#555555' lw 1.4 dt (2,3)", f);
+            fprintf(f, " with lines lc rgb '#555555' lw 1.4 dt (%s)", n_floors % 2 ? "9,3,2,3" : "2,3");
+            n_floors++;
             break;
         }
     }
