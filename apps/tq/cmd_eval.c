@@ -215,10 +215,11 @@ static bool read_input(evaluation *e, const tqe_model *m, const eval_options *o)
     uint32_t train = e->model.n_ctx_train ? e->model.n_ctx_train : o->setup.n_ctx;
     uint32_t needle_ctx = o->needle_ctx ? o->needle_ctx : train < 4096 ? train : 4096;
     tqe_error err = {0};
-    if (o->files.n && e->n_ctx > train) {
+    const bool synthetic = o->needle && !strcmp(o->needle, "synthetic");
+    if ((o->files.n && e->n_ctx > train) || (synthetic && needle_ctx > train)) {
         msg_warn("model trained for %u tokens; text beyond may get worse", train);
     }
-    if (o->needle && !strcmp(o->needle, "synthetic") && needle_ctx < 1280) {
+    if (synthetic && needle_ctx < 1280) {
         msg_error("--needle-ctx: %u tokens are too few: 1280 or more", needle_ctx);
         return false;
     }
@@ -227,9 +228,8 @@ static bool read_input(evaluation *e, const tqe_model *m, const eval_options *o)
         return false;
     }
     return eval_read_texts(e, m, &o->files, o->n_windows) &&
-           (!o->needle || (strcmp(o->needle, "synthetic")
-                               ? eval_read_needles(e, m, o->needle)
-                               : eval_make_needles(e, m, needle_ctx, o->needle_count)));
+           (!o->needle || (synthetic ? eval_make_needles(e, m, needle_ctx, o->needle_count)
+                                     : eval_read_needles(e, m, o->needle)));
 }
 
 /* A result goes where it can go, and onto no input. */
