@@ -97,7 +97,8 @@ static void put_curves(FILE *f, const plot *p)
             n_dashed++;
             break;
         case PLOT_FLOOR:
-            fprintf(f, " with lines lc rgb '#555555' lw 1.4 dt (%s)", n_floors % 2 ? "9,3,2,3" : "2,3");
+            fprintf(f, " with lines lc rgb '#555555' lw 1.4 dt (%s)",
+                    n_floors % 2 ? "9,3,2,3" : "2,3");
             n_floors++;
             break;
         }
