@@ -181,35 +181,49 @@ static void rounded_query(double *dst, const float *q, const tq_codec *k)
     }
 }
 
-/* Score of one token, and the sum of the |terms| that a kernel adds. row1, row2: += the sums of
- * magnitudes and of squares of the row (not for affine keys). */
-static double oracle_score(const tq_codec *k, tq_const_planes p, uint32_t t, const double *q,
-                           double *terms, double *row1, double *row2)
+/* What the oracle knows of a token: its numbers, and what a kernel adds up at most for each of them
+ * and a query of 1. Made once a token, for all queries. */
+typedef struct key_row {
+    double x[MAX_DIM], size[MAX_DIM];
+    double sum1, sum2; /* of the magnitudes and the squares of x; not for affine keys */
+} key_row;
+
+static void read_key(key_row *row, const tq_codec *k, tq_const_planes p, uint32_t t)
 {
-    float row[MAX_DIM];
+    float x[MAX_DIM];
     uint8_t idx[MAX_DIM];
-    double sum = 0;
-    *terms = 0;
     p.codes += t * p.codes_stride;
     p.scale += t * p.scale_stride;
     p.zero += t * p.zero_stride;
+    row->sum1 = row->sum2 = 0;
     if (!is_affine_key(k)) {
-        tq_codec_kernels_scalar.decode_rotated[tq_kfmt(k->format)](k, row, k->dim, p, 1);
+        tq_codec_kernels_scalar.decode_rotated[tq_kfmt(k->format)](k, x, k->dim, p, 1);
         for (uint32_t j = 0; j < k->dim; j++) {
-            sum += q[j] * (double)row[j];
-            *terms += fabs(q[j] * (double)row[j]);
-            *row1 += fabs((double)row[j]);
-            *row2 += (double)row[j] * (double)row[j];
+            row->x[j] = (double)x[j];
+            row->size[j] = fabs(row->x[j]);
+            row->sum1 += row->size[j];
+            row->sum2 += row->x[j] * row->x[j];
         }
-        return sum;
+        return;
     }
     tq_unpack(idx, p.codes, k->dim, k->bits);
     for (uint32_t j = 0; j < k->dim; j++) {
         double scale = (double)tq_f32_from_f16(tq_load_le16(p.scale + j / 32 * 2));
         double zero = (double)tq_f32_from_f16(tq_load_le16(p.zero + j / 32 * 2));
         double code = k->bits == 8 ? (double)(int8_t)idx[j] : (double)idx[j];
-        sum += q[j] * (code + zero) * scale;
-        *terms += fabs(q[j] * scale) * (fabs(code) + fabs(zero));
+        row->x[j] = (code + zero) * scale;
+        row->size[j] = fabs(scale) * (fabs(code) + fabs(zero));
+    }
+}
+
+/* Score of a token, and the sum of the |terms| that a kernel adds. */
+static double oracle_score(const key_row *row, const double *q, uint32_t dim, double *terms)
+{
+    double sum = 0;
+    *terms = 0;
+    for (uint32_t j = 0; j < dim; j++) {
+        sum += q[j] * row->x[j];
+        *terms += fabs(q[j]) * row->size[j];
     }
     return sum;
 }
@@ -220,21 +234,16 @@ static int is_uniform(const tq_codec *k)
 }
 
 /* A kernel may round queries of uniform keys as those of affine keys. */
-static rounding query_rounding(const tq_codec *k, tq_const_planes p, uint32_t t, const float *q)
+static rounding query_rounding(const key_row *row, const float *q, uint32_t dim)
 {
-    float row[MAX_DIM];
     rounding r = {0, 0};
-    p.codes += t * p.codes_stride;
-    p.scale += t * p.scale_stride;
-    p.zero += t * p.zero_stride;
-    tq_codec_kernels_scalar.decode[tq_kfmt(k->format)](k, row, k->dim, p, 1);
-    for (uint32_t j = 0; j < k->dim; j += 32) {
+    for (uint32_t j = 0; j < dim; j += 32) {
         double max = 0;
-        for (uint32_t i = j; i < j + 32 && i < k->dim; i++)
+        for (uint32_t i = j; i < j + 32 && i < dim; i++)
             max = fmax(max, fabs((double)q[i]));
         const double step = max / 32767;
-        for (uint32_t i = j; i < j + 32 && i < k->dim; i++) {
-            const double x = (double)row[i];
+        for (uint32_t i = j; i < j + 32 && i < dim; i++) {
+            const double x = row->x[i];
             r.most += step / 2 * fabs(x);
             r.sigma += step * step / 12 * x * x;
         }
@@ -265,7 +274,8 @@ static void check_score(ck *t, const format_case *f, const tq_codec *k, uint32_t
 {
     static double want[MAX_ROWS][TQ_TILE], terms[MAX_ROWS][TQ_TILE];
     static rounding extra[MAX_ROWS][TQ_TILE];
-    static double rounded[MAX_DIM];
+    static double rounded[MAX_ROWS][MAX_DIM], step[MAX_ROWS];
+    static key_row row;
     const int kf = tq_kfmt(f->format);
     tq_const_planes keys = to_const(stored_rows(t, k, 0, n));
     float *q = ck_buffer(t, 3, (size_t)n_rows * k->dim * sizeof(float), 0);
@@ -274,20 +284,21 @@ static void check_score(ck *t, const format_case *f, const tq_codec *k, uint32_t
     if (n_rows > 1)
         memset(q, 0, (k->dim < 32 ? k->dim : 32) * sizeof(float)); /* a group without anything */
     for (uint32_t r = 0; r < n_rows; r++) {
-        rounded_query(rounded, q + (size_t)r * k->dim, k);
-        const double step = small_step(k, rounded);
-        for (uint32_t i = 0; i < n; i++) {
-            double row1 = 0, row2 = 0;
-            want[r][i] = oracle_score(k, keys, i, rounded, &terms[r][i], &row1, &row2);
+        rounded_query(rounded[r], q + (size_t)r * k->dim, k);
+        step[r] = small_step(k, rounded[r]);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        read_key(&row, k, keys, i);
+        for (uint32_t r = 0; r < n_rows; r++) {
+            want[r][i] = oracle_score(&row, rounded[r], k->dim, &terms[r][i]);
             /* The step may round otherwise in f32. */
-            extra[r][i] = (rounding){1.03 * step / 2 * row1, step * sqrt(row2 / 12)};
+            extra[r][i] = is_uniform(k) ? query_rounding(&row, q + (size_t)r * k->dim, k->dim)
+                                        : (rounding){1.03 * step[r] / 2 * row.sum1,
+                                                     step[r] * sqrt(row.sum2 / 12)};
         }
     }
     e->count += (double)n_rows * n;
     e->rounds = is_uniform(k) || (is_norm_key(k) && k->bits <= 4);
-    for (uint32_t r = 0; is_uniform(k) && r < n_rows; r++)
-        for (uint32_t i = 0; i < n; i++)
-            extra[r][i] = query_rounding(k, keys, i, q + (size_t)r * k->dim);
 
     const size_t prep_bytes = tq_prep_bytes(n_rows, k->dim);
     for (size_t isa = 0; isa < t->n_isas; isa++) {
@@ -388,51 +399,111 @@ static const allowance *allowance_of(const tq_codec *v)
     return NULL;
 }
 
-/* Element j of a sum. rows [n][dim] decoded. */
-static rounding allowed_rounding(const allowance *a, const tq_codec *v, tq_const_planes p,
-                                 const float *w, const float *rows, uint32_t n, uint32_t j)
+/* What rounding may do to a value, apart from the weights: the values without offset, in units of
+ * their scale, and the sums of their magnitudes and squares over the tokens. */
+typedef struct value_codes {
+    double code[TQ_TILE][MAX_DIM], sum1[MAX_DIM], sum2[MAX_DIM];
+    double scale[TQ_TILE][MAX_DIM / 16]; /* of the groups */
+    double step[TQ_TILE];                /* the scale that a row of weights is rounded for */
+    double added[TQ_TILE][MAX_DIM / 16]; /* of uniform groups: what is summed apart */
+} value_codes;
+
+/* rows [n][dim] decoded. */
+static void read_values(value_codes *c, const allowance *a, const tq_codec *v, tq_const_planes p,
+                        const float *rows, uint32_t n)
 {
-    double max = 0, sum = 0, c1 = 0, c2 = 0, x1 = 0, x2 = 0, xc = 0, add1 = 0;
-    const uint32_t g = v->group ? j / v->group * 2 : 0; /* or one scale a row */
+    const uint32_t n_groups = v->group ? (v->dim + v->group - 1) / v->group : 1;
+    memset(c->sum1, 0, sizeof c->sum1);
+    memset(c->sum2, 0, sizeof c->sum2);
     for (uint32_t t = 0; t < n; t++) {
-        const double scale =
-            (double)tq_f32_from_f16(tq_load_le16(p.scale + t * p.scale_stride + g));
-        const double x = (double)w[t] * scale;
-        double y = (double)rows[(size_t)t * v->dim + j];
-        if (a->middle > 0) {
-            double offset = (double)tq_f32_from_f16(tq_load_le16(p.zero + t * p.zero_stride + g)) +
-                            a->middle * scale;
-            y -= offset;
-            add1 += (double)w[t] * (fabs(offset) + 2 * a->middle * scale);
+        c->step[t] = 0;
+        for (uint32_t g = 0; g < n_groups; g++) {
+            const double scale =
+                (double)tq_f32_from_f16(tq_load_le16(p.scale + t * p.scale_stride + 2 * g));
+            double offset = 0;
+            if (a->middle > 0)
+                offset = (double)tq_f32_from_f16(tq_load_le16(p.zero + t * p.zero_stride + 2 * g)) +
+                         a->middle * scale;
+            c->scale[t][g] = scale;
+            c->added[t][g] = a->middle > 0 ? fabs(offset) + 2 * a->middle * scale : 0;
+            c->step[t] = a->shared ? fmax(c->step[t], scale) : 0;
+            const uint32_t end = v->group && g + 1 < n_groups ? (g + 1) * v->group : v->dim;
+            for (uint32_t j = g * v->group; j < end; j++) {
+                const double y = (double)rows[(size_t)t * v->dim + j] - offset;
+                const double x = scale > 0 ? y / scale : 0;
+                c->code[t][j] = x;
+                c->sum1[j] += fabs(x);
+                c->sum2[j] += x * x;
+            }
         }
-        const double c = scale > 0 ? y / scale : 0;
-        max = fmax(max, x);
-        for (uint32_t i = 0; a->shared && i < v->n_groups; i++)
-            max = fmax(max, (double)w[t] * (double)tq_f32_from_f16(
-                                               tq_load_le16(p.scale + t * p.scale_stride + 2 * i)));
+    }
+}
+
+/* What elements first to end, all of group g, may lose under a row of weights. extra: of first. */
+static void allowed_rounding(rounding *extra, const allowance *a, const value_codes *c,
+                             const float *w, uint32_t n, uint32_t g, uint32_t first, uint32_t end)
+{
+    double max = 0, sum = 0, sum2 = 0, add1 = 0;
+    for (uint32_t t = 0; t < n; t++) {
+        const double x = (double)w[t] * c->scale[t][g];
+        max = fmax(max, fmax(x, (double)w[t] * c->step[t]));
         sum += x;
-        c1 += fabs(c);
-        c2 += c * c;
-        xc += x * c;
-        x1 += x;
-        x2 += x * x;
+        sum2 += x * x;
+        add1 += (double)w[t] * c->added[t][g];
     }
     const double step = fmax(max / a->top, sum / a->weight_sum);
     const double most = step / 2, var = step * step / 12;
-    /* Small weights keep their sum: all are larger or smaller by what rounding did to it. */
-    const double scaled = a->top < 256 && sum > 0 ? fabs(xc) / sum : 0;
-    /* The last terms: a rounded weight times a rounded centroid; what is summed apart, in f32. */
-    rounding r = {most * (c1 + 1.1 * n * scaled) + a->most * x1 + n * most * a->most +
-                      80 * (double)FLT_EPSILON * add1,
-                  sqrt(var * (c2 + n * scaled * scaled) + a->sigma * a->sigma * x2) +
-                      2 * (double)FLT_EPSILON * add1};
-    return r;
+    for (uint32_t j = first; j < end; j++) {
+        /* Small weights keep their sum: all are larger or smaller by what rounding did to it. */
+        double scaled = 0;
+        if (a->top < 256 && sum > 0) {
+            for (uint32_t t = 0; t < n; t++)
+                scaled += (double)w[t] * c->scale[t][g] * c->code[t][j];
+            scaled = fabs(scaled) / sum;
+        }
+        /* Last: a rounded weight times a rounded centroid; what is summed apart, in f32. */
+        extra[j - first] =
+            (rounding){most * (c->sum1[j] + 1.1 * n * scaled) + a->most * sum + n * most * a->most +
+                           80 * (double)FLT_EPSILON * add1,
+                       sqrt(var * (c->sum2[j] + n * scaled * scaled) + a->sigma * a->sigma * sum2) +
+                           2 * (double)FLT_EPSILON * add1};
+    }
+}
+
+/* What the oracle says of a row of sums: the results, the sums of |terms|, the rounding allowed. */
+typedef struct weighed {
+    double want[MAX_DIM], terms[MAX_DIM];
+    rounding extra[MAX_DIM];
+} weighed;
+
+/* a: NULL where nothing is rounded; codes is not read then. */
+static void oracle_weigh(weighed *o, const allowance *a, const value_codes *codes,
+                         const tq_codec *v, const float *w, double alpha, const float *first,
+                         const float *rows, uint32_t n)
+{
+    memset(o->extra, 0, sizeof o->extra);
+    for (uint32_t j = 0; j < v->dim; j++) {
+        o->want[j] = alpha * (double)first[j];
+        o->terms[j] = fabs(o->want[j]);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t j = 0; j < v->dim; j++) {
+            double x = (double)w[i] * (double)rows[(size_t)i * v->dim + j];
+            o->want[j] += x;
+            o->terms[j] += fabs(x);
+        }
+    const uint32_t group = v->group ? v->group : v->dim;
+    for (uint32_t j = 0; a && j < v->dim; j += group)
+        allowed_rounding(o->extra + j, a, codes, w, n, j / group, j,
+                         j + group < v->dim ? j + group : v->dim);
 }
 
 static void check_weigh(ck *t, const format_case *f, const tq_codec *v, uint32_t n_rows, uint32_t n,
                         quality *e, const char *entry)
 {
     static float rows[TQ_TILE * MAX_DIM];
+    static weighed oracle[MAX_ROWS];
+    static value_codes codes;
     const int vf = tq_kfmt(f->format);
     const size_t stride = v->dim + 8 * ck_below(t, 2);
     const size_t acc_floats = (n_rows - 1) * stride + v->dim;
@@ -451,6 +522,11 @@ static void check_weigh(ck *t, const format_case *f, const tq_codec *v, uint32_t
     e->count += (double)n_rows * v->dim;
     const allowance *allowed = allowance_of(v);
     e->rounds = allowed != NULL;
+    if (allowed)
+        read_values(&codes, allowed, v, values, rows, n);
+    for (uint32_t r = 0; r < n_rows; r++)
+        oracle_weigh(&oracle[r], allowed, &codes, v, w + r * TQ_TILE, (double)alpha[r],
+                     first + r * stride, rows, n);
 
     for (size_t isa = 0; isa < t->n_isas; isa++) {
         tq_weigh_fn *weigh = ck_kernels(t, isa, v)->attn->weigh[vf];
@@ -458,19 +534,9 @@ static void check_weigh(ck *t, const format_case *f, const tq_codec *v, uint32_t
         memcpy(acc, first, acc_floats * sizeof(float));
         weigh(v, acc, stride, w, alpha, n_rows, values, n);
         for (uint32_t r = 0; r < n_rows; r++) {
-            for (uint32_t j = 0; j < v->dim; j++) {
-                double want = (double)alpha[r] * (double)first[r * stride + j];
-                double terms = fabs(want);
-                for (uint32_t i = 0; i < n; i++) {
-                    double x = (double)w[r * TQ_TILE + i] * (double)rows[(size_t)i * v->dim + j];
-                    want += x;
-                    terms += fabs(x);
-                }
-                rounding extra = {0, 0};
-                if (e->rounds)
-                    extra = allowed_rounding(allowed, v, values, w + r * TQ_TILE, rows, n, j);
-                check_one(t, e, isa, entry, acc[r * stride + j], want, terms, extra, n, r, j);
-            }
+            for (uint32_t j = 0; j < v->dim; j++)
+                check_one(t, e, isa, entry, acc[r * stride + j], oracle[r].want[j],
+                          oracle[r].terms[j], oracle[r].extra[j], n, r, j);
             if (r + 1 < n_rows)
                 ck_check(t,
                          memcmp(acc + r * stride + v->dim, first + r * stride + v->dim,
