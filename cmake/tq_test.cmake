@@ -2,7 +2,8 @@
 #   tq_add_test(NAME name [SOURCES file...] [LIBS lib...] [LABELS label...] [ARGS arg...]
 #               [COMMAND cmd...] [DEFINES def...] [TIMEOUT seconds] [SERIAL])
 #     With SOURCES: a cmocka program, run with ARGS. With COMMAND: that command.
-#     Labels: "fast" is under 60 s in all, without model or network; default: fast.
+#     Labels: "fast" is under 60 s in all, without model or network; default: fast. The target
+#     tq_threads_tests builds the programs of "threads", which is all that ThreadSanitizer runs.
 #     Exit code 77 means skipped.
 #   tq_add_fuzz(NAME name SOURCES file... [LIBS lib...] [CORPUS dir] [LABELS label...])
 #     A libFuzzer target. Without TQ_FUZZ it is linked with tests/fuzz/replay.c and ctest replays
@@ -10,6 +11,9 @@
 
 set(TQ_FUZZ_SECONDS 10 CACHE STRING "Seconds that ctest runs each libFuzzer target")
 
+if(TQ_TESTS)
+  add_custom_target(tq_threads_tests)
+endif()
 if(TQ_TESTS AND CMAKE_CROSSCOMPILING)
   # A cross root has no cmocka: a stand-in with the part that we use.
   set(CMOCKA_INCLUDE_DIR "${PROJECT_SOURCE_DIR}/tests/cross")
@@ -54,6 +58,9 @@ function(tq_add_test)
       DEFINES ${T_DEFINES})
     target_include_directories(test_${T_NAME} SYSTEM PRIVATE "${CMOCKA_INCLUDE_DIR}")
     set(T_COMMAND test_${T_NAME})
+    if("threads" IN_LIST T_LABELS)
+      add_dependencies(tq_threads_tests test_${T_NAME})
+    endif()
   endif()
   add_test(NAME ${T_NAME} COMMAND ${T_COMMAND} ${T_ARGS} COMMAND_EXPAND_LISTS)
   if(NOT T_LABELS)

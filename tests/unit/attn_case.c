@@ -66,6 +66,14 @@ void attn_case_refill(attn_case *c)
     append_all(c);
 }
 
+void *attn_case_memory(size_t bytes)
+{
+    void *p = aligned_alloc(64, bytes ? (bytes + 63) / 64 * 64 : 64);
+    assert_non_null(p);
+    memset(p, 0xff, bytes);
+    return p;
+}
+
 void attn_case_run(attn_case *c)
 {
     tq_attn_plan p;

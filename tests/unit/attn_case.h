@@ -32,6 +32,9 @@ void attn_case_refill(attn_case *c);
 /* Run with exactly the scratch that the plan asks for; result in out. */
 void attn_case_run(attn_case *c);
 
+/* Memory for partials or work, aligned, no larger than asked for, full of NaN; free() takes it. */
+void *attn_case_memory(size_t bytes);
+
 /* The answer in float64, from the decoded bytes, or with `original` from the rows as they were
  * before encoding. want [q_len][n_q_heads][d_v]. */
 void attn_case_oracle(const attn_case *c, double *want, int original);

@@ -24,14 +24,6 @@ typedef struct batch_case {
     int merging;
 } batch_case;
 
-static void *aligned(size_t bytes)
-{
-    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
-    assert_non_null(p);
-    memset(p, 0xff, bytes);
-    return p;
-}
-
 /* c[].scheme and so on are set; each is run alone into c[].out. */
 static void open_batch(batch_case *b)
 {
@@ -51,13 +43,13 @@ static void open_batch(batch_case *b)
                                      .out_stride = c->out_stride};
     }
     assert_int_equal(tq_attn_batch_init(&b->b, b->items, b->n), TQ_OK);
-    b->partials = aligned(b->b.partials_bytes);
+    b->partials = attn_case_memory(b->b.partials_bytes);
 }
 
 static void *worker(void *arg)
 {
     batch_case *b = arg;
-    void *work = aligned(b->b.work_bytes);
+    void *work = attn_case_memory(b->b.work_bytes);
     enum { ROWS = 7 }; /* no multiple of anything: runs cross from one item to the next */
     for (;;) {
         uint32_t i = atomic_fetch_add(&b->next, b->merging ? ROWS : 1);
@@ -201,7 +193,7 @@ static void bad_batches_are_refused(void **state)
     b.c[0] = sequence("f16", 20, 2);
     b.c[1] = sequence("f16", 30, 1);
     open_batch(&b);
-    void *work = aligned(b.b.work_bytes);
+    void *work = attn_case_memory(b.b.work_bytes);
     tq_attn_batch made;
     memset(&made, 0x55, sizeof made);
     const tq_attn_batch before = made;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* test_attn_parts.c — how attention is split: results do not depend on threads, on the order of
- * parts, or on what else is in the batch; buffers are as large as announced; arguments. */
+/* test_attn_parts.c — how attention is split: results do not depend on the order of parts, or on
+ * what else is in the batch; buffers are as large as announced; arguments. test_attn_threads.c does
+ * it with threads. */
 #define _DEFAULT_SOURCE /* mmap */
 #include "support.h"
 
@@ -26,86 +27,7 @@ static attn_case make_case(const char *scheme, uint32_t n_tokens, uint32_t q_len
     return c;
 }
 
-static void *aligned(size_t bytes)
-{
-    void *p = aligned_alloc(64, (bytes + 63) / 64 * 64);
-    assert_non_null(p);
-    memset(p, 0xff, bytes);
-    return p;
-}
-
-/* ---- Threads and order ----------------------------------------------------------------- */
-
-typedef struct worker {
-    const attn_case *c;
-    const tq_attn_plan *p;
-    float *out;
-    void *partials;
-    uint32_t id, n;
-    tq_status st;
-} worker;
-
-static void *run_parts(void *arg)
-{
-    worker *w = arg;
-    void *work = aligned(w->p->work_bytes);
-    w->st = TQ_OK;
-    for (uint32_t i = w->id; i < w->p->n_parts && w->st == TQ_OK; i += w->n)
-        w->st = tq_attn_part(w->p, &w->c->view, w->c->q, w->c->q_stride, w->partials, work, i);
-    free(work);
-    return NULL;
-}
-
-static void *run_rows(void *arg)
-{
-    worker *w = arg;
-    void *work = aligned(w->p->work_bytes);
-    const uint32_t lo = (uint32_t)((uint64_t)w->p->n_rows * w->id / w->n);
-    const uint32_t hi = (uint32_t)((uint64_t)w->p->n_rows * (w->id + 1) / w->n);
-    w->st =
-        tq_attn_merge(w->p, &w->c->view, w->out, w->c->out_stride, w->partials, work, lo, hi - lo);
-    free(work);
-    return NULL;
-}
-
-/* PITFALL 35. */
-static void threads_do_not_change_a_byte(void **state)
-{
-    (void)state;
-    static const uint32_t q_lens[] = {1, 5, 150};
-    for (int s = 0; s < N_SCHEMES; s++)
-        for (int j = 0; j < 3; j++) {
-            attn_case c = make_case(schemes[s], j < 2 ? 1200 : 300, q_lens[j]);
-            attn_case_open(&c, 31);
-            attn_case_run(&c);
-            tq_attn_plan p;
-            assert_int_equal(tq_attn_plan_init(&p, &c.cfg, &c.view), TQ_OK);
-            assert_true(p.n_parts > 1);
-            float *out = malloc(c.n_out * sizeof *out);
-            assert_non_null(out);
-            for (uint32_t n = 1; n <= 3; n++) {
-                void *partials = aligned(p.partials_bytes);
-                pthread_t id[3];
-                worker w[3];
-                memset(out, 0xff, c.n_out * sizeof *out);
-                for (int phase = 0; phase < 2; phase++) {
-                    for (uint32_t i = 0; i < n; i++) {
-                        w[i] = (worker){&c, &p, out, partials, i, n, TQ_ERR_STATE};
-                        assert_int_equal(
-                            pthread_create(&id[i], NULL, phase ? run_rows : run_parts, &w[i]), 0);
-                    }
-                    for (uint32_t i = 0; i < n; i++) {
-                        pthread_join(id[i], NULL);
-                        assert_int_equal(w[i].st, TQ_OK);
-                    }
-                }
-                assert_memory_equal(out, c.out, c.n_out * sizeof *out);
-                free(partials);
-            }
-            free(out);
-            attn_case_close(&c);
-        }
-}
+/* ---- Order of parts --------------------------------------------------------------------- */
 
 static void order_of_parts_does_not_change_a_byte(void **state)
 {
@@ -117,7 +39,8 @@ static void order_of_parts_does_not_change_a_byte(void **state)
             attn_case_run(&c);
             tq_attn_plan p;
             assert_int_equal(tq_attn_plan_init(&p, &c.cfg, &c.view), TQ_OK);
-            void *partials = aligned(p.partials_bytes), *work = aligned(p.work_bytes);
+            void *partials = attn_case_memory(p.partials_bytes),
+                 *work = attn_case_memory(p.work_bytes);
             float *out = malloc(c.n_out * sizeof *out);
             assert_non_null(out);
             const uint32_t steps[] = {0, 1, 4,
@@ -447,7 +370,8 @@ static void bad_arguments_are_refused(void **state)
     assert_int_equal(tq_attn_plan_init(&p, &good, NULL), TQ_ERR_ARG);
     assert_int_equal(tq_attn_plan_init(&p, &good, &c.view), TQ_OK);
 
-    uint8_t *partials = aligned(p.partials_bytes + 64), *work = aligned(p.work_bytes + 64);
+    uint8_t *partials = attn_case_memory(p.partials_bytes + 64),
+            *work = attn_case_memory(p.work_bytes + 64);
     const size_t qs = c.q_stride, os = c.out_stride;
     assert_int_equal(tq_attn_part(&p, &c.view, c.q, qs, partials, work, p.n_parts), TQ_ERR_ARG);
     assert_int_equal(tq_attn_part(&p, &c.view, c.q, qs - 1, partials, work, 0), TQ_ERR_ARG);
@@ -487,7 +411,6 @@ static void bad_arguments_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_do_not_change_a_byte),
         cmocka_unit_test(order_of_parts_does_not_change_a_byte),
         cmocka_unit_test(chunks_do_not_change_a_byte),
         cmocka_unit_test(paths_agree_where_they_meet),
