@@ -89,6 +89,19 @@ void attn_case_run(attn_case *c)
     free(scratch);
 }
 
+/* In eight sums, for speed: of instrumented builds this takes most of the time. */
+static double dot(const float *restrict a, const float *restrict b, uint32_t n)
+{
+    double sum[8] = {0};
+    uint32_t j = 0;
+    for (; j + 8 <= n; j += 8)
+        for (uint32_t i = 0; i < 8; i++)
+            sum[i] += (double)a[j + i] * (double)b[j + i];
+    for (; j < n; j++)
+        sum[0] += (double)a[j] * (double)b[j];
+    return ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
+}
+
 /* One row of the answer. k and v [n][stride]. */
 static void oracle_row(const attn_case *c, double *want, const float *q, const float *k,
                        size_t k_stride, const float *v, size_t v_stride, uint32_t first,
@@ -98,10 +111,7 @@ static void oracle_row(const attn_case *c, double *want, const float *q, const f
     assert_non_null(w);
     double max = sink ? (double)*sink : -INFINITY, sum = 0;
     for (uint32_t t = first; t < end; t++) {
-        w[t] = 0;
-        for (uint32_t j = 0; j < c->d_k; j++)
-            w[t] += (double)q[j] * (double)k[t * k_stride + j];
-        w[t] *= (double)c->cfg.scale;
+        w[t] = dot(q, k + t * k_stride, c->d_k) * (double)c->cfg.scale;
         if (c->cfg.softcap > 0)
             w[t] = (double)c->cfg.softcap * tanh(w[t] / (double)c->cfg.softcap);
         max = fmax(max, w[t]);
@@ -112,9 +122,12 @@ static void oracle_row(const attn_case *c, double *want, const float *q, const f
         sum += w[t] = exp(w[t] - max);
     for (uint32_t j = 0; j < c->d_v; j++)
         want[j] = 0;
-    for (uint32_t t = first; t < end; t++)
+    for (uint32_t t = first; t < end; t++) {
+        const double weight = w[t] / sum; /* once: the compiler may not, want may be w */
+        const float *row = v + t * v_stride;
         for (uint32_t j = 0; j < c->d_v; j++)
-            want[j] += w[t] / sum * (double)v[t * v_stride + j];
+            want[j] += weight * (double)row[j];
+    }
     free(w);
 }
 
@@ -128,7 +141,8 @@ void attn_case_oracle(const attn_case *c, double *want, int original)
         const float *v = original && c->v ? c->v + (size_t)kv * c->d_v : original ? k : dv;
         const size_t v_stride = original && !c->v ? c->d_k : c->d_v;
         const size_t step = original ? c->n_kv : 1;
-        assert_int_equal(tq_view_decode(&c->view, kv, 0, c->n_tokens, dk, dv), TQ_OK);
+        if (!original && head % c->group == 0)
+            assert_int_equal(tq_view_decode(&c->view, kv, 0, c->n_tokens, dk, dv), TQ_OK);
         for (uint32_t i = 0; i < c->cfg.q_len; i++) {
             uint32_t end = c->n_tokens - c->cfg.q_len + i + 1;
             uint32_t first = c->cfg.window && end > c->cfg.window ? end - c->cfg.window : 0;
