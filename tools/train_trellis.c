@@ -2,7 +2,7 @@
 /* train_trellis.c — trains the level tables of the trellis family.
  *
  *   cc -std=c11 -O2 -ffp-contract=off tools/train_trellis.c -lm && ./a.out > src/trellis_tables.inc
- *   (takes minutes; gcc and clang print the same bytes, those that are committed)
+ *   (takes half a minute; gcc and clang print the same bytes, those that are committed)
  *   ./a.out --caps [bits [bound]]     the price of a bound on the levels, on held-out data
  *
  * A table of b bits has 2^(b+1) levels u * T[l], T integer, ascending, T[N-1-l] = -T[l]
@@ -59,52 +59,98 @@ static void make_rows(float *rows, int n, uint64_t seed)
     }
 }
 
-/* The best path of one row; index[i] = table entry of coordinate i. Returns the squared error. */
-static double viterbi(uint8_t *index, const float *x, const float *level, int n)
+/* For each subset the level nearest to x. Of the levels below x, which one search finds for all
+ * subsets, only the last of a subset and the one after it can be it. */
+enum {
+    BUCKETS = 3072,
+    PER_UNIT = 128,
+    REACH = 12
+}; /* a row of ROW numbers stays within sqrt(ROW) */
+
+typedef struct nearest {
+    float level[MAX_N + 1];         /* then infinity */
+    uint8_t below[BUCKETS];         /* levels below all that is in the bucket, or fewer */
+    float border[4][MAX_N / 4 + 1]; /* [k][i]: above it the level after the first i of subset k */
+} nearest;
+
+static void nearest_init(nearest *s, const float *level, int n)
+{
+    int m = n / 4, q = 0;
+
+    memcpy(s->level, level, (size_t)n * sizeof *level);
+    s->level[n] = INFINITY;
+    for (int b = 0; b < BUCKETS; b++) { /* one bucket of slack: x + REACH is rounded */
+        while (q < n && level[q] < (float)(b - 1) / PER_UNIT - REACH)
+            q++;
+        s->below[b] = (uint8_t)q;
+    }
+    for (int k = 0; k < 4; k++) {
+        s->border[k][0] = -INFINITY;
+        for (int j = 0; j + 1 < m; j++)
+            s->border[k][j + 1] = 0.5f * (level[4 * j + k] + level[4 * j + 4 + k]);
+        s->border[k][m] = INFINITY;
+    }
+}
+
+enum { LANES = 8 }; /* rows that are searched side by side, for the compiler to vectorise */
+
+/* The squared distance of x to subset k, and which level it is: [k * LANES]. */
+static void nearest_find(const nearest *s, float x, float *distance, uint8_t *pick)
+{
+    int q = s->below[(int)((x + REACH) * PER_UNIT)];
+
+    q += s->level[q] < x; /* no branch for what is often so */
+    while (s->level[q] < x)
+        q++;
+    for (int k = 0; k < 4; k++) {
+        int i = (q + 3 - k) >> 2; /* levels of the subset below x */
+        int l = 4 * (i - 1 + (x > s->border[k][i])) + k;
+        float d = x - s->level[l];
+        pick[k * LANES] = (uint8_t)l;
+        distance[k * LANES] = d * d;
+    }
+}
+
+/* The best paths of LANES rows; index[r][i] = table entry of coordinate i, error[r] the squared
+ * error. */
+static void viterbi(uint8_t index[LANES][ROW], double *error, const float *rows, const nearest *s)
 {
     /* State bits: x[n-1] | x[n-2] << 1 | x[n-3] << 2. */
-    float cost[8] = {0}, next[8];
-    uint8_t back[ROW][8], pick[ROW][4];
-    int m = n / 4;
-    float edge[4][MAX_N / 4];
+    float cost[8][LANES], next[8][LANES];
+    static uint8_t back[ROW][8][LANES], pick[ROW][4][LANES];
 
-    for (int k = 0; k < 4; k++)
-        for (int j = 0; j + 1 < m; j++)
-            edge[k][j] = 0.5f * (level[4 * j + k] + level[4 * j + 4 + k]);
-    for (int s = 1; s < 8; s++)
-        cost[s] = 1e30f;
+    for (int t = 0; t < 8; t++)
+        for (int r = 0; r < LANES; r++)
+            cost[t][r] = t ? 1e30f : 0;
     for (int i = 0; i < ROW; i++) {
-        float c[4];
-        for (int k = 0; k < 4; k++) {
-            int j = 0;
-            for (int step = m / 2; step; step /= 2)
-                if (x[i] > edge[k][j + step - 1])
-                    j += step;
-            float d = x[i] - level[4 * j + k];
-            pick[i][k] = (uint8_t)(4 * j + k);
-            c[k] = d * d;
-        }
+        float c[4][LANES];
+        for (int r = 0; r < LANES; r++)
+            nearest_find(s, rows[r * ROW + i], &c[0][r], &pick[i][0][r]);
         for (int t = 0; t < 8; t++) {
             /* t = x | x1 << 1 | x2 << 2; the state before was x1 | x2 << 1 | x3 << 2. */
             int b = t & 1, x1 = t >> 1 & 1, x2 = t >> 2;
             int s0 = x1 | x2 << 1, s1 = s0 | 4;
-            float a0 = cost[s0] + c[x2 + 2 * (b ^ x1)], a1 = cost[s1] + c[x2 + 2 * (b ^ x1 ^ 1)];
-            back[i][t] = a1 < a0;
-            next[t] = a1 < a0 ? a1 : a0;
+            const float *c0 = c[x2 + 2 * (b ^ x1)], *c1 = c[x2 + 2 * (b ^ x1 ^ 1)];
+            for (int r = 0; r < LANES; r++) {
+                float a0 = cost[s0][r] + c0[r], a1 = cost[s1][r] + c1[r];
+                back[i][t][r] = a1 < a0;
+                next[t][r] = a1 < a0 ? a1 : a0;
+            }
         }
         memcpy(cost, next, sizeof cost);
     }
-    int t = 0;
-    for (int s = 1; s < 8; s++)
-        if (cost[s] < cost[t])
-            t = s;
-    double e = cost[t];
-    for (int i = ROW - 1; i >= 0; i--) {
-        int b = t & 1, x1 = t >> 1 & 1, x2 = t >> 2, x3 = back[i][t];
-        index[i] = pick[i][x2 + 2 * (b ^ x1 ^ x3)];
-        t = x1 | x2 << 1 | x3 << 2;
+    for (int r = 0; r < LANES; r++) {
+        int t = 0;
+        for (int j = 1; j < 8; j++)
+            if (cost[j][r] < cost[t][r])
+                t = j;
+        error[r] = cost[t][r];
+        for (int i = ROW - 1; i >= 0; i--) {
+            int b = t & 1, x1 = t >> 1 & 1, x2 = t >> 2, x3 = back[i][t][r];
+            index[r][i] = pick[i][x2 + 2 * (b ^ x1 ^ x3)][r];
+            t = x1 | x2 << 1 | x3 << 2;
+        }
     }
-    return e;
 }
 
 typedef struct stats {
@@ -113,26 +159,34 @@ typedef struct stats {
     double mse_ls;                   /* the same with the least-squares scale per row */
 } stats;
 
+/* n_rows: a multiple of LANES. */
 static void measure(stats *st, const float *rows, int n_rows, const float *level, int n)
 {
-    uint8_t index[ROW];
-    double e = 0, e_ls = 0;
+    uint8_t index[LANES][ROW];
+    double e = 0, e_ls = 0, error[LANES];
+    nearest s;
 
+    nearest_init(&s, level, n);
     memset(st, 0, sizeof *st);
     for (int r = 0; r < n_rows; r++) {
         const float *x = rows + (size_t)r * ROW;
         double xc = 0, cc = 0;
-        e += viterbi(index, x, level, n);
+        if (r % LANES == 0)
+            viterbi(index, error, x, &s);
+        e += error[r % LANES];
         for (int i = 0; i < ROW; i++) {
-            int l = index[i];
-            st->count[l] += 1;
-            st->sum[l] += x[i];
-            st->count[n - 1 - l] += 1;
-            st->sum[n - 1 - l] -= x[i];
+            int l = index[r % LANES][i], is_upper = l >= n / 2;
+            int half = is_upper ? l : n - 1 - l;
+            st->count[half] += 1;
+            st->sum[half] += is_upper ? x[i] : -x[i];
             xc += (double)x[i] * level[l];
             cc += (double)level[l] * level[l];
         }
         e_ls += ROW - xc * xc / cc;
+    }
+    for (int l = 0; l < n / 2; l++) {
+        st->count[l] = st->count[n - 1 - l];
+        st->sum[l] = -st->sum[n - 1 - l];
     }
     st->mse = e / ROW / n_rows;
     st->mse_ls = e_ls / ROW / n_rows;
