@@ -11,6 +11,14 @@
 
 set(TQ_FUZZ_SECONDS 10 CACHE STRING "Seconds that ctest runs each libFuzzer target")
 
+# Ten seconds and more in some build: with -j these start first, in this order, lest one of them
+# runs alone at the end.
+set(TQ_LONG_TESTS format.trellis kernels.codec kernels unit.attn_parts single_command cli.bench
+  cli.snapshot cli.chat cli.eval unit.cache_forms unit.trellis unit.codec cli.tune unit.attn_mla
+  unit.attn engine.scheme_files engine.timeline unit.attn_batch unit.codec_quality engine.contract
+  engine.alloc engine.prefix_folder format.cross unit.codec_guard format.goldens engine.eval
+  engine.bad_gguf unit.attn_error unit.attn_error_affine unit.codec_rotated cli.resident cli.width)
+
 if(TQ_TESTS)
   add_custom_target(tq_threads_tests)
 endif()
@@ -75,6 +83,11 @@ function(tq_add_test)
   set_tests_properties(${T_NAME} PROPERTIES
     LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT} SKIP_RETURN_CODE 77 RUN_SERIAL ${T_SERIAL}
     ENVIRONMENT "${TQ_TEST_ENV}")
+  list(FIND TQ_LONG_TESTS ${T_NAME} place)
+  if(place GREATER -1)
+    math(EXPR cost "100 - ${place}")
+    set_tests_properties(${T_NAME} PROPERTIES COST ${cost})
+  endif()
 endfunction()
 
 function(tq_add_fuzz)
