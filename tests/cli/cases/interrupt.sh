@@ -119,5 +119,5 @@ SIGNAL=SIGTERM python3 sigprompt.py "$TQ" bench attn --n-kv 16384 -t 1 --kv f16 
     --csv k.csv --plot k.svg | grep -v warning
 cat k.csv
 ls k.*
-SIGNAL=SIGTERM python3 sigprompt.py $run -f long.txt -c 40000 -n 1 --save old.tqs |
+SIGNAL=SIGTERM python3 sigprompt.py $tiny -f long.txt -c 40000 -n 1 --save old.tqs |
     sed -n '/^exit/p; /saved/p' | digits
