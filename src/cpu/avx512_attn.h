@@ -47,6 +47,48 @@ TQ_INLINE __m512i tq_add_dot2_at(__m512i sum, __m512i x, const void *p)
 }
 #endif
 
+/* sum + the products of the two int16 of each lane with two at p. */
+TQ_INLINE __m512i tq_dot2_at(__m512i sum, __m512i x, const void *p)
+{
+#if TQ_HAVE_VNNI
+    return tq_add_dot2_at(sum, x, p);
+#else
+    const __m512i y = _mm512_set1_epi32((int)tq_load_u32(p));
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(x, y));
+#endif
+}
+
+/* As tq_walk, a line at each step: a third of the instructions, which a kernel of 10 cycles a token
+ * notices. Steps should be about as many as lines: tq_last_lines asks for what is left. */
+typedef struct tq_lines {
+    const uint8_t *next, *end;
+    size_t gap;
+} tq_lines;
+
+TQ_INLINE tq_lines tq_lines_begin(tq_const_planes planes)
+{
+    tq_lines l = {planes.codes, planes.codes, 0};
+    if (planes.ahead)
+        l = (tq_lines){planes.ahead, planes.ahead + planes.ahead_bytes, planes.ahead_gap};
+    return l;
+}
+
+/* At the end the line behind it, again and again: it is in the cache. */
+TQ_INLINE void tq_next_line(tq_lines *l)
+{
+    _mm_prefetch((const char *)l->next, _MM_HINT_T0);
+    if (l->gap)
+        _mm_prefetch((const char *)l->next + l->gap, _MM_HINT_T0);
+    const uint8_t *next = l->next + 64;
+    l->next = next < l->end ? next : l->end;
+}
+
+TQ_INLINE void tq_last_lines(tq_lines *l)
+{
+    while (l->next < l->end)
+        tq_next_line(l);
+}
+
 /* avx512_attn_score.c */
 tq_score_fn TQ_CLUSTER(tq_avx512_score_k2), TQ_CLUSTER(tq_avx512_score_k4),
     TQ_CLUSTER(tq_avx512_score_k5), TQ_CLUSTER(tq_avx512_score_k8);
@@ -81,6 +123,41 @@ void TQ_CLUSTER(tq_avx512_level_quads)(uint8_t *dst, const tq_level_source *s, t
 /* avx512_attn_tile.c */
 tq_softmax_fn TQ_CLUSTER(tq_avx512_softmax);
 tq_gemm_fn TQ_CLUSTER(tq_avx512_gemm);
+
+/* 16 bytes of each of four rows, one to a lane of 16. */
+TQ_INLINE __m512i tq_four_rows(const uint8_t *p, size_t stride)
+{
+    __m128i row[4];
+    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+        row[i] = _mm_loadu_si128((const __m128i *)(const void *)(p + i * stride));
+    __m512i x = _mm512_inserti32x4(_mm512_castsi128_si512(row[0]), row[1], 1);
+    x = _mm512_inserti32x4(x, row[2], 2);
+    return _mm512_inserti32x4(x, row[3], 3);
+}
+
+/* Lane i of x[j] becomes lane j of x[i]. */
+TQ_INLINE void tq_turn_lanes(__m512i x[4])
+{
+    const __m512i a = _mm512_shuffle_i32x4(x[0], x[1], 0x44);
+    const __m512i b = _mm512_shuffle_i32x4(x[2], x[3], 0x44);
+    const __m512i c = _mm512_shuffle_i32x4(x[0], x[1], 0xee);
+    const __m512i d = _mm512_shuffle_i32x4(x[2], x[3], 0xee);
+    x[0] = _mm512_shuffle_i32x4(a, b, 0x88);
+    x[1] = _mm512_shuffle_i32x4(a, b, 0xdd);
+    x[2] = _mm512_shuffle_i32x4(c, d, 0x88);
+    x[3] = _mm512_shuffle_i32x4(c, d, 0xdd);
+}
+
+/* In each lane of 16 bytes of x[0 .. 3], dword i of x[j] becomes dword j of x[i]. */
+TQ_INLINE void tq_turn_dwords(__m512i x[4])
+{
+    const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpacklo_epi32(x[2], x[3]);
+    const __m512i c = _mm512_unpackhi_epi32(x[0], x[1]), d = _mm512_unpackhi_epi32(x[2], x[3]);
+    x[0] = _mm512_unpacklo_epi64(a, b);
+    x[1] = _mm512_unpackhi_epi64(a, b);
+    x[2] = _mm512_unpacklo_epi64(c, d);
+    x[3] = _mm512_unpackhi_epi64(c, d);
+}
 
 /* f16 numbers of 16 tokens, 4 groups: dst[g][t] = row t, group g, as f32; rows dst_stride apart.
  * n_groups: 4 or more, or 2 when the rows end after two. Tokens from n on repeat token n - 1. */

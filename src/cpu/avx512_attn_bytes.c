@@ -2,22 +2,21 @@
 /* avx512_attn_bytes.c — weighted sums of Lloyd values of 2 and 3 bits in bytes, for AVX-512 with
  * VNNI and VBMI.
  *
- * 128 elements are four groups, one to each lane of 16 bytes. A token becomes 64 bytes of two codes
- * each, four tokens are interleaved while their codes are still packed, and a byte permutation then
- * looks up the numbers that stand for the first or the second codes: it sees six bits of a byte, so
- * no code is masked. This is done once for all rows. avx512_attn_sums.h multiplies; lanes of a
- * weight register hold the weights of four tokens by the scales of the four groups.
+ * A register takes the codes of a group of 32 elements of four tokens, one to a lane of 16 bytes. A
+ * byte permutation makes them eight qwords, each with four codes of each token, shifts by fields
+ * make those bytes of two codes, four tokens to a dword, and a permutation looks up the numbers
+ * that stand for the first or the second codes: it sees six bits of a byte, so no code is masked.
+ * This is done once for all rows. avx512_attn_sums.h multiplies.
  */
 #include "cpu/avx512_attn_sums.h"
 
 enum {
     GROUP = 32,
-    LANES = 4,
-    CHUNK = LANES * GROUP,
+    CHUNK = 4, /* groups whose weights are rounded together */
+    PAIR = 2,  /* that are summed together */
     MAX_GROUPS = 512 / GROUP,
     QUADS = TQ_TILE / 4,
-    QUAD_BYTES = 4 * CHUNK,
-    PAIR = 2 /* rows that are summed together */
+    QUAD_BYTES = 4 * GROUP
 };
 
 /* Numbers of the first and of the second code of a byte, by its six low bits. */
@@ -39,167 +38,198 @@ TQ_INLINE __m512i load512(const void *p)
     return _mm512_loadu_si512(p);
 }
 
-/* Byte i: a * (i / 8) + min(b * (i % 8), most). */
-TQ_INLINE __m512i steps_of(const int a, const int b, const int most)
-{
-    uint8_t x[64];
-    TQ_UNROLL_FOR (int i = 0; i < 8; i++)
-        TQ_UNROLL_FOR (int j = 0; j < 8; j++)
-            x[8 * i + j] = (uint8_t)(a * i + (b * j < most ? b * j : most));
-    return load512(x);
-}
-
 TQ_INLINE numbers make_numbers(const int8_t *by_code, float unit, float mean, const uint32_t bits)
 {
+    uint8_t second[64];
     numbers of;
-    of.first = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)by_code));
     /* What a neighbour shifts into a byte is above its code, or above six bits. */
-    const __m512i all = steps_of(8, 1, 8);
-    const __m512i last = bits == 2 ? _mm512_srli_epi16(all, 2) : _mm512_srli_epi16(all, 3);
-    of.second = _mm512_permutexvar_epi8(last, of.first);
+    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+        TQ_UNROLL_FOR (uint32_t j = 0; j < 16; j++)
+            second[16 * i + j] = (uint8_t)((16 * i + j) >> bits);
+    of.first = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)by_code));
+    of.second = _mm512_permutexvar_epi8(load512(second), of.first);
     of.unit = unit;
     of.mean = mean;
     return of;
 }
 
-/* Byte i: codes 2i and 2i + 1 of the row, in its low bits. Of two groups the last lanes are junk.
- */
-TQ_INLINE __m512i code_pairs(const uint8_t *row, __mmask64 bytes, const uint32_t bits)
+/* Where the bits are. A qword k has codes 4k .. 4k + 3 of token i in the two bytes 2i: the byte of
+ * the row's 16 that they begin in, and the next. Field j is two codes of token j % 4. */
+typedef struct places {
+    __m512i byte, field;
+} places;
+
+TQ_INLINE places find_places(const uint32_t bits)
 {
-    const __m512i x = _mm512_maskz_loadu_epi8(bytes, row);
-    /* The bytes of 16 codes to a qword, then fields of it. */
-    const int n = (int)bits * 2;
-    const __m512i spread = _mm512_permutexvar_epi8(steps_of(n, 1, n - 1), x);
-    return _mm512_multishift_epi64_epi8(steps_of(0, n, 64), spread);
+    uint8_t byte[64], field[64];
+    TQ_UNROLL_FOR (uint32_t k = 0; k < 8; k++)
+        TQ_UNROLL_FOR (uint32_t j = 0; j < 8; j++) {
+            const uint32_t at = 4 * bits * k, next = at / 8 + j % 2;
+            byte[8 * k + j] = (uint8_t)(j / 2 * 16 + (next < 4 * bits ? next : at / 8));
+            field[8 * k + j] = (uint8_t)(j % 4 * 16 + at % 8 + j / 4 * 2 * bits);
+        }
+    return (places){load512(byte), load512(field)};
 }
 
-/* Numbers of four tokens: dst [4][2][64], a lane of [i] has elements 8i .. 8i + 7 of its group, the
- * even ones first. */
-TQ_INLINE void expand(uint8_t *dst, const uint8_t *const row[4], __mmask64 bytes, const numbers *of,
-                      const uint32_t bits)
+/* Numbers of a group of four tokens: dst [2][64], the even elements first. row: 16 bytes of each;
+ * byte: places in them. */
+TQ_INLINE void expand(uint8_t *dst, const uint8_t *row, size_t stride, __m512i byte, __m512i field,
+                      const numbers *of)
 {
-    const __m512i r0 = code_pairs(row[0], bytes, bits), r1 = code_pairs(row[1], bytes, bits);
-    const __m512i r2 = code_pairs(row[2], bytes, bits), r3 = code_pairs(row[3], bytes, bits);
-    const __m512i x = _mm512_unpacklo_epi8(r0, r1), y = _mm512_unpacklo_epi8(r2, r3);
-    const __m512i z = _mm512_unpackhi_epi8(r0, r1), w = _mm512_unpackhi_epi8(r2, r3);
-    const __m512i four[4] = {_mm512_unpacklo_epi16(x, y), _mm512_unpackhi_epi16(x, y),
-                             _mm512_unpacklo_epi16(z, w), _mm512_unpackhi_epi16(z, w)};
-    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-        _mm512_store_si512(dst + 128 * i, _mm512_permutexvar_epi8(four[i], of->first));
-        _mm512_store_si512(dst + 128 * i + 64, _mm512_permutexvar_epi8(four[i], of->second));
+    __m512i x = tq_four_rows(row, stride);
+    x = _mm512_multishift_epi64_epi8(field, _mm512_permutexvar_epi8(byte, x));
+    _mm512_store_si512(dst, _mm512_permutexvar_epi8(x, of->first));
+    _mm512_store_si512(dst + 64, _mm512_permutexvar_epi8(x, of->second));
+}
+
+/* Weights of up to four rows by a chunk of groups. */
+typedef struct chunk_weights {
+    uint8_t w8[TQ_SUM_ROWS][CHUNK][TQ_TILE];
+    float factor[TQ_SUM_ROWS][CHUNK]; /* what a sum is multiplied by */
+    float base[TQ_SUM_ROWS][CHUNK];   /* and what is added then */
+} __attribute__((aligned(64))) chunk_weights;
+
+/* scale [n_groups][64]. Weights of a row keep their sum in each group, see tq_round_bytes. */
+TQ_INLINE void round_weights(chunk_weights *to, const tq_weight_steps *by, const float *w,
+                             const float *scale, uint32_t n_groups, const numbers *of,
+                             const uint32_t rows)
+{
+    const __m512i row = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    float sums[TQ_SUM_ROWS * CHUNK] __attribute__((aligned(64))) = {0};
+    float sums8[TQ_SUM_ROWS * CHUNK] __attribute__((aligned(64))) = {0};
+
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+        const __m512 up = _mm512_set1_ps(by->up[r]);
+        __m512i total[CHUNK], count[CHUNK];
+        __m512 x[4];
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+            x[i] = _mm512_mul_ps(up, _mm512_loadu_ps(w + r * TQ_TILE + 16 * i));
+        TQ_UNROLL_FOR (uint32_t g = 0; g < CHUNK; g++) {
+            __m512 y[4];
+            total[g] = count[g] = _mm512_setzero_si512();
+            if (g >= n_groups)
+                continue;
+            TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+                y[i] = _mm512_mul_ps(x[i], _mm512_loadu_ps(scale + g * TQ_TILE + 16 * i));
+            const __m512 a = _mm512_add_ps(y[0], y[1]), b = _mm512_add_ps(y[2], y[3]);
+            const __m512i bytes = tq_to_bytes(y);
+            _mm512_store_si512(to->w8[r][g], bytes);
+            total[g] = _mm512_castps_si512(_mm512_add_ps(a, b));
+            count[g] = tq_count_bytes(bytes);
+        }
+        _mm_store_ps(sums + CHUNK * r, _mm_castsi128_ps(tq_fold4(total, tq_fold_add_ps)));
+        _mm_store_ps(sums8 + CHUNK * r, _mm_cvtepi32_ps(tq_fold4(count, tq_fold_add)));
     }
+    const __m512 sum = _mm512_load_ps(sums);
+    uint32_t again = tq_sums_differ(sum, _mm512_load_ps(sums8));
+    if (__builtin_expect(again != 0, 0))
+        for (uint32_t i = 0; i < TQ_SUM_ROWS * CHUNK; i++)
+            if (again >> i & 1) {
+                const uint32_t r = i / CHUNK, g = i % CHUNK;
+                sums8[i] = (float)tq_avx512_round_again_vnni(to->w8[r][g], w + r * TQ_TILE,
+                                                             scale + g * TQ_TILE, by->up[r]);
+            }
+    const __m512 sum8 = _mm512_load_ps(sums8);
+    /* None left: a group whose scales are nothing beside those of another. A NaN is in by->down. */
+    const __mmask16 any = _mm512_cmp_ps_mask(sum8, _mm512_setzero_ps(), _CMP_GT_OQ);
+    const __m512 down = _mm512_permutexvar_ps(row, _mm512_castps128_ps512(by->down));
+    const __m512 step = _mm512_mul_ps(down, _mm512_maskz_div_ps(any, sum, sum8));
+    _mm512_storeu_ps(to->factor[0], _mm512_mul_ps(step, _mm512_set1_ps(of->unit)));
+    _mm512_storeu_ps(to->base[0],
+                     _mm512_mul_ps(_mm512_mul_ps(down, sum), _mm512_set1_ps(of->mean)));
 }
 
-/* w8 [QUADS][4 groups][4]: bytes of the weights of a row times scale [n_groups][64]. Returns their
- * sums by group. */
-TQ_INLINE __m128i round_weights(uint8_t *w8, const float *w, const float *scale, uint32_t n_groups,
-                                float up)
+/* acc [2][32]: two groups from the one on that the members of `by` begin with. x: expanded quads,
+ * those of the two groups together. */
+TQ_INLINE void sum_pair(float *acc, size_t acc_stride, const chunk_weights *by, uint32_t first,
+                        const float *alpha, const uint8_t *x, uint32_t quads, tq_lines *ahead,
+                        const uint32_t rows)
 {
-    const __m512i ones = _mm512_set1_epi8(1);
-    __m512i x[LANES];
-    TQ_UNROLL_FOR (uint32_t g = 0; g < LANES; g++)
-        x[g] = g < n_groups ? tq_round_bytes64(w, scale + g * TQ_TILE, up) : _mm512_setzero_si512();
-    const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpacklo_epi32(x[2], x[3]);
-    const __m512i c = _mm512_unpackhi_epi32(x[0], x[1]), d = _mm512_unpackhi_epi32(x[2], x[3]);
-    const __m512i quad[4] = {_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b),
-                             _mm512_unpacklo_epi64(c, d), _mm512_unpackhi_epi64(c, d)};
-    __m512i sum = _mm512_setzero_si512();
-    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-        _mm512_store_si512(w8 + 64 * i, quad[i]);
-        sum = tq_dot4(sum, quad[i], ones);
-    }
-    const __m256i half =
-        _mm256_add_epi32(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
-    return _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
-}
-
-/* sum: in the order of expand. */
-TQ_INLINE void finish(float *acc, const __m512i sum[8], uint32_t n_groups, const float *factor,
-                      const float *base, float alpha)
-{
-    TQ_UNROLL_FOR (uint32_t half = 0; half < 2; half++) {
-        const __m512i *s = sum + 4 * half;
-        __m512i x[LANES] = {_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]),
-                            _mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3])};
-        tq_turn_lanes(x);
-        TQ_UNROLL_FOR (uint32_t g = 0; g < LANES; g++)
-            if (g < n_groups)
-                tq_add_sums(acc + g * GROUP + 16 * half, x[g], factor[g], base[g], alpha);
-    }
-}
-
-/* `rows` rows, at most PAIR. w8 [rows][QUADS][16], factor and base [rows][4]; x: expanded quads. */
-TQ_INLINE void sum_rows(float *acc, size_t acc_stride, const uint8_t *w8, const float *factor,
-                        const float *base, const float *alpha, const uint8_t *x, uint32_t quads,
-                        uint32_t n_groups, tq_walk *ahead, const uint32_t rows)
-{
-    const __m512i lane = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    __m512i sum[PAIR][8];
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high =
+        _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    const uint8_t *p = by->w8[0][first];
+    __m512i sum[TQ_SUM_ROWS][2 * PAIR];
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
-        TQ_UNROLL_FOR (uint32_t i = 0; i < 8; i++)
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 2 * PAIR; i++)
             sum[r][i] = _mm512_setzero_si512();
-    for (uint32_t q = 0; q < quads; q++, x += QUAD_BYTES) {
-        __m512i w[PAIR];
-        if (q % 2 == 0)
-            tq_walk_on(ahead);
-        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-            const uint8_t *p = w8 + (r * QUADS + q) * 16;
-            const __m128i four = _mm_load_si128((const __m128i *)(const void *)p);
-            w[r] = _mm512_permutexvar_epi32(lane, _mm512_castsi128_si512(four));
-        }
-        TQ_UNROLL_FOR (uint32_t i = 0; i < 8; i++) {
-            const __m512i y = _mm512_load_si512(x + 64 * i);
-            TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
-                sum[r][i] = tq_dot4(sum[r][i], w[r], y);
-        }
+    for (const uint8_t *const end = p + quads * 4; p < end; p += 4, x += PAIR * QUAD_BYTES) {
+        __m512i y[2 * PAIR];
+        tq_next_line(ahead);
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 2 * PAIR; i++)
+            y[i] = _mm512_load_si512(x + 64 * i);
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+            TQ_UNROLL_FOR (uint32_t g = 0; g < PAIR; g++) {
+                const uint8_t *four = p + (r * CHUNK + g) * TQ_TILE;
+                const __m512i w = _mm512_set1_epi32((int)tq_load_u32(four));
+                sum[r][2 * g] = tq_add_dot4(sum[r][2 * g], w, y[2 * g]);
+                sum[r][2 * g + 1] = tq_add_dot4(sum[r][2 * g + 1], w, y[2 * g + 1]);
+            }
     }
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
-        finish(acc + r * acc_stride, sum[r], n_groups, factor + LANES * r, base + LANES * r,
-               alpha[r]);
+        TQ_UNROLL_FOR (uint32_t g = 0; g < PAIR; g++) {
+            const __m512i even = sum[r][2 * g], odd = sum[r][2 * g + 1];
+            const float factor = by->factor[r][first + g], base = by->base[r][first + g];
+            float *to = acc + r * acc_stride + g * GROUP;
+            tq_add_sums(to, _mm512_permutex2var_epi32(even, low, odd), factor, base, alpha[r]);
+            tq_add_sums(to + 16, _mm512_permutex2var_epi32(even, high, odd), factor, base,
+                        alpha[r]);
+        }
 }
 
 /* Up to four rows. scale [n_groups][64] of the chunk, bound [64] the largest of all groups. */
 TQ_INLINE void chunk_rows(float *acc, size_t acc_stride, const float *w, const float *alpha,
                           const uint8_t *x, uint32_t quads, const float *scale, uint32_t n_groups,
-                          const float *bound, const numbers *of, tq_walk *ahead,
+                          const float *bound, const numbers *of, tq_lines *ahead,
                           const uint32_t rows)
 {
-    uint8_t w8[TQ_SUM_ROWS * QUADS * 16] __attribute__((aligned(64)));
-    float down[4], factor[TQ_SUM_ROWS * LANES] = {0}, base[TQ_SUM_ROWS * LANES] = {0};
+    chunk_weights weights;
     tq_weight_steps by;
 
-    tq_find_steps(&by, w, bound, TQ_WEIGHT_TOP, rows);
-    _mm_storeu_ps(down, by.down);
-    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-        int32_t sum8[LANES];
-        const __m128i all =
-            round_weights(w8 + r * QUADS * 16, w + r * TQ_TILE, scale, n_groups, by.up[r]);
-        _mm_storeu_si128((__m128i *)(void *)sum8, all);
-        /* A row's weights keep their sum in each group, see tq_round_bytes. */
-        for (uint32_t g = 0; g < n_groups; g++) {
-            const float sum = tq_dot_tile(w + r * TQ_TILE, scale + g * TQ_TILE);
-            const float step = down[r] > 0 && sum8[g] > 0 ? sum / (float)sum8[g] : 0;
-            factor[LANES * r + g] = down[r] >= 0 ? of->unit * step : NAN;
-            base[LANES * r + g] = of->mean * sum;
+    tq_find_steps64(&by, w, bound, rows);
+    round_weights(&weights, &by, w, scale, n_groups, of, rows);
+    for (uint32_t g = 0; g < n_groups; g += PAIR, x += QUADS * PAIR * QUAD_BYTES)
+        sum_pair(acc + g * GROUP, acc_stride, &weights, g, alpha, x, quads, ahead, rows);
+}
+
+/* dst [2][QUADS][2 groups][128]. codes: of a chunk; others of its row follow up
+ * to `end`. */
+TQ_INLINE void expand_chunk(uint8_t *dst, const uint8_t *codes, size_t stride, uint32_t end,
+                            uint32_t n, uint32_t n_groups, const places *at, const numbers *of,
+                            tq_lines *ahead, const uint32_t bits)
+{
+    const uint32_t bytes = GROUP / 8 * bits;
+    for (uint32_t g = 0; g < n_groups; g++) {
+        /* 16 bytes that end with the row, if they would not otherwise. */
+        const uint32_t from = g * bytes + 16 <= end ? g * bytes : end - 16;
+        const __m512i byte = _mm512_add_epi8(at->byte, _mm512_set1_epi8((char)(g * bytes - from)));
+        uint8_t *to = dst + (g / PAIR * QUADS * PAIR + g % PAIR) * QUAD_BYTES;
+        const uint8_t *row = codes + from;
+        uint32_t t = 0;
+        for (; t + 4 <= n; t += 4, row += 4 * stride, to += PAIR * QUAD_BYTES) {
+            tq_next_line(ahead);
+            expand(to, row, stride, byte, at->field, of);
+        }
+        if (t < n) { /* tokens from n on repeat the last */
+            uint8_t copy[4][16];
+            for (uint32_t i = 0; i < 4; i++)
+                memcpy(copy[i], row + (t + i < n ? i : n - 1 - t) * stride, 16);
+            expand(to, copy[0], 16, byte, at->field, of);
         }
     }
-    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r += PAIR)
-        sum_rows(acc + r * acc_stride, acc_stride, w8 + r * QUADS * 16, factor + LANES * r,
-                 base + LANES * r, alpha + r, x, quads, n_groups, ahead,
-                 rows - r < PAIR ? rows - r : PAIR);
 }
 
 TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
                      const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n,
                      const numbers *of, const uint32_t bits)
 {
-    uint8_t x[QUADS * QUAD_BYTES] __attribute__((aligned(64)));
+    uint8_t x[QUADS * CHUNK * QUAD_BYTES] __attribute__((aligned(64)));
     float scale[MAX_GROUPS * TQ_TILE], bound[TQ_TILE];
-    const uint32_t n_groups = v->n_groups, quads = (n + 3) / 4, pairs = n_rows > PAIR ? 2 : 1;
-    const uint32_t n_chunks = (n_groups + LANES - 1) / LANES;
-    tq_walk ahead = tq_walk_begin(values, n_chunks * (quads + pairs * ((quads + 1) / 2)));
+    const uint32_t n_groups = v->n_groups, quads = (n + 3) / 4, row_bytes = v->dim / 8 * bits;
+    const places at = find_places(bits);
+    tq_lines ahead = tq_lines_begin(values);
 
-    for (uint32_t g = 0; g < n_groups; g += LANES)
+    for (uint32_t g = 0; g < n_groups; g += CHUNK)
         for (uint32_t t = 0; t < TQ_TILE; t += 16) {
             const uint32_t from = t < n ? t : n - 1;
             tq_transpose16_f16(scale + g * TQ_TILE + t, TQ_TILE,
@@ -216,19 +246,11 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
             most = _mm512_max_epu32(most, load512(scale + g * TQ_TILE + t));
         _mm512_storeu_si512(bound + t, most);
     }
-    for (uint32_t g = 0; g < n_groups; g += LANES) {
-        const uint32_t some = n_groups - g < LANES ? n_groups - g : LANES;
-        const __mmask64 bytes = UINT64_MAX >> (64 - some * GROUP / 8 * bits);
-        const uint8_t *codes = values.codes + (size_t)g * (GROUP / 8) * bits;
-        for (uint32_t q = 0; q < quads; q++) {
-            const uint8_t *row[4];
-            tq_walk_on(&ahead);
-            TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-                const uint32_t t = 4 * q + i < n ? 4 * q + i : n - 1;
-                row[i] = codes + t * values.codes_stride;
-            }
-            expand(x + q * QUAD_BYTES, row, bytes, of, bits);
-        }
+    for (uint32_t g = 0; g < n_groups; g += CHUNK) {
+        const uint32_t some = n_groups - g < CHUNK ? n_groups - g : CHUNK;
+        const uint32_t done = g * (GROUP / 8) * bits;
+        expand_chunk(x, values.codes + done, values.codes_stride, row_bytes - done, n, some, &at,
+                     of, &ahead, bits);
         for (uint32_t r = 0; r < n_rows; r += TQ_SUM_ROWS) {
             float *dst = acc + r * acc_stride + (size_t)g * GROUP;
 #define CALL(n_of_rows)                                                                            \
@@ -251,6 +273,7 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
 #undef CALL
         }
     }
+    tq_last_lines(&ahead);
 }
 
 #define LLOYD_KERNEL(bits, unit, mean)                                                             \

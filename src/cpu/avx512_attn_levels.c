@@ -11,23 +11,12 @@
 #include "cpu/avx512_attn.h"
 #include "cpu/avx512_attn_sums.h"
 
-/* acc + the products of the two int16 of each lane with two at p. */
-TQ_INLINE __m512i dot2_at(__m512i acc, __m512i x, const void *p)
-{
-#if TQ_HAVE_VNNI
-    return tq_add_dot2_at(acc, x, p);
-#else
-    const __m512i y = _mm512_set1_epi32((int)tq_load_u32(p));
-    return _mm512_add_epi32(acc, _mm512_madd_epi16(x, y));
-#endif
-}
-
 /* sum += level bytes x times four int16 at p, in the order in which they widen. */
 TQ_INLINE void multiply(__m512i sum[2], __m512i even, __m512i odd, const void *p)
 {
     const uint8_t *q = p;
-    sum[0] = dot2_at(sum[0], even, q);
-    sum[1] = dot2_at(sum[1], odd, q + 4);
+    sum[0] = tq_dot2_at(sum[0], even, q);
+    sum[1] = tq_dot2_at(sum[1], odd, q + 4);
 }
 
 /* ---- Keys ------------------------------------------------------------------------------ */
@@ -253,9 +242,9 @@ TQ_INLINE void weigh_rows64(float *acc, size_t acc_stride, const int16_t *w16, c
             TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
                 const uint8_t *pairs = (const uint8_t *)(w + r * TQ_TILE);
                 TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-                    sum[r][i] = dot2_at(sum[r][i], even[i], pairs);
+                    sum[r][i] = tq_dot2_at(sum[r][i], even[i], pairs);
                 TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-                    sum[r][i] = dot2_at(sum[r][i], odd[i], pairs + 4);
+                    sum[r][i] = tq_dot2_at(sum[r][i], odd[i], pairs + 4);
             }
         }
         TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
@@ -263,7 +252,8 @@ TQ_INLINE void weigh_rows64(float *acc, size_t acc_stride, const int16_t *w16, c
     }
 }
 
-/* The two for small levels, signed, by bytes: w8 [rows][64] from the first token on. */
+/* The two for small levels, signed, by bytes: w8 [rows][64], from the
+ * first token on. */
 TQ_INLINE void weigh_small(float *acc, size_t acc_stride, const uint8_t *w8, const float *factor,
                            const float *alpha, const uint8_t *level, uint32_t quads, uint32_t dim,
                            tq_walk *ahead, const uint32_t rows)
@@ -288,6 +278,20 @@ TQ_INLINE void weigh_small(float *acc, size_t acc_stride, const uint8_t *w8, con
     }
 }
 
+/* Four tokens by 64 elements; four: their weights, of the first row. */
+TQ_INLINE void add_quad(__m512i sum[TQ_WEIGHT_ROWS][4], const uint8_t *four, const uint8_t *level,
+                        size_t block, const uint32_t rows)
+{
+    __m512i x[4];
+    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+        x[i] = _mm512_load_si512(level + i * block);
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+        const __m512i w = _mm512_set1_epi32((int)tq_load_u32(four + r * TQ_TILE));
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+            sum[r][i] = tq_dot4(sum[r][i], w, x[i]);
+    }
+}
+
 TQ_INLINE void weigh_small64(float *acc, size_t acc_stride, const uint8_t *w8, const float *factor,
                              const float *alpha, const uint8_t *level, uint32_t quads, uint32_t dim,
                              tq_walk *ahead, const uint32_t rows)
@@ -300,17 +304,8 @@ TQ_INLINE void weigh_small64(float *acc, size_t acc_stride, const uint8_t *w8, c
         tq_walk_on(ahead);
         TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
             sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = _mm512_setzero_si512();
-        for (uint32_t q = 0; q < quads; q++, level += 64) {
-            __m512i x[4];
-            TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-                x[i] = _mm512_load_si512(level + i * block);
-            TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-                const uint8_t *four = w8 + r * TQ_TILE + 4 * q;
-                const __m512i w = _mm512_set1_epi32((int)tq_load_u32(four));
-                TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-                    sum[r][i] = tq_dot4(sum[r][i], w, x[i]);
-            }
-        }
+        for (uint32_t q = 0; q < quads; q++, level += 64)
+            add_quad(sum, w8 + 4 * q, level, block, rows);
         TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
             finish64(acc + r * acc_stride + j, sum[r], factor[r], alpha[r]);
     }
@@ -338,23 +333,86 @@ TQ_INLINE void step_wide(const tq_codec *v, float *acc, size_t acc_stride, const
                    st->ahead, source->zero, rows);
 }
 
+uint32_t TQ_CLUSTER(tq_avx512_round_again)(uint8_t *w8, const float *w, const float *scale,
+                                           float up)
+{
+    const __m512 top = _mm512_set1_ps(TQ_WEIGHT_TOP);
+    const __m512 lane = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    __m512 left = _mm512_fmadd_ps(lane, _mm512_set1_ps(1.0f / 16), _mm512_set1_ps(-15.0f / 32));
+    __m512 x[4];
+
+    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
+        const __m512 s = _mm512_mul_ps(_mm512_set1_ps(up), _mm512_loadu_ps(scale + 16 * i));
+        const __m512 y = _mm512_fmadd_ps(s, _mm512_loadu_ps(w + 16 * i), left);
+        x[i] = _mm512_min_ps(_mm512_roundscale_ps(y, _MM_FROUND_TO_NEAREST_INT), top);
+        left = _mm512_sub_ps(y, x[i]);
+    }
+    const __m512i bytes = tq_to_bytes(x);
+    _mm512_storeu_si512(w8, bytes);
+    return (uint32_t)_mm512_reduce_add_epi32(tq_count_bytes(bytes));
+}
+
+/* w8 [rows][64] = bytes of w [rows][64] * scale [64]; factor [4]: what
+ * one stands for, times unit. Weights of a row keep their sum, see tq_round_bytes. */
+TQ_INLINE void round_small(uint8_t *w8, float factor[4], const float *w, const float *scale,
+                           float unit, const uint32_t rows)
+{
+    __m512 y[4][4];
+    __m512i peak[4], total[4], count[4];
+    tq_weight_steps by;
+
+    TQ_UNROLL_FOR (uint32_t r = 0; r < 4; r++)
+        peak[r] = total[r] = count[r] = _mm512_setzero_si512();
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
+            y[r][i] = _mm512_mul_ps(_mm512_loadu_ps(w + r * TQ_TILE + 16 * i),
+                                    _mm512_loadu_ps(scale + 16 * i));
+            peak[r] = tq_fold_larger(_mm512_castps_si512(y[r][i]), peak[r]);
+        }
+    tq_steps_from(&by, tq_fold4(peak, tq_fold_larger), TQ_WEIGHT_TOP);
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+        const __m512 up = _mm512_set1_ps(by.up[r]);
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+            y[r][i] = _mm512_mul_ps(y[r][i], up);
+        const __m512 a = _mm512_add_ps(y[r][0], y[r][1]), b = _mm512_add_ps(y[r][2], y[r][3]);
+        const __m512i bytes = tq_to_bytes(y[r]);
+        _mm512_storeu_si512(w8 + r * TQ_TILE, bytes);
+        total[r] = _mm512_castps_si512(_mm512_add_ps(a, b));
+        count[r] = tq_count_bytes(bytes);
+    }
+    const __m128 sum = _mm_castsi128_ps(tq_fold4(total, tq_fold_add_ps));
+    __m128 sum8 = _mm_cvtepi32_ps(tq_fold4(count, tq_fold_add));
+    uint32_t again =
+        tq_sums_differ(_mm512_zextps128_ps512(sum), _mm512_zextps128_ps512(sum8)) & 15u;
+    if (__builtin_expect(again != 0, 0)) {
+        float new8[4];
+        _mm_storeu_ps(new8, sum8);
+        for (uint32_t r = 0; r < rows; r++)
+            if (again >> r & 1)
+                new8[r] = (float)TQ_CLUSTER(tq_avx512_round_again)(
+                    w8 + r * TQ_TILE, w + r * TQ_TILE, scale, by.up[r]);
+        sum8 = _mm_loadu_ps(new8);
+    }
+    /* None left: what the tile weighs is nothing. A NaN is in by.down. */
+    const __m128 ratio = _mm_and_ps(_mm_div_ps(sum, sum8), _mm_cmpneq_ps(sum8, _mm_setzero_ps()));
+    _mm_storeu_ps(factor, _mm_mul_ps(_mm_mul_ps(by.down, ratio), _mm_set1_ps(unit)));
+}
+
 TQ_INLINE void step_small(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
                           const float *alpha, const float *scale, const tq_level_source *source,
                           const tile_step *st, const uint32_t rows)
 {
-    uint8_t w8[TQ_SUM_ROWS * TQ_TILE];
+    uint8_t w8[TQ_SUM_ROWS * TQ_TILE] __attribute__((aligned(64)));
     float factor[4];
-    tq_weight_steps by;
 
-    tq_find_steps(&by, w, scale, TQ_WEIGHT_TOP, rows);
-    const __m128 down = tq_round_bytes(w8, &by, w, scale, rows);
-    _mm_storeu_ps(factor, _mm_mul_ps(down, _mm_set1_ps(source->unit)));
+    round_small(w8, factor, w, scale, source->unit, rows);
+    const uint8_t *from = w8 + st->t;
     if (st->by64)
-        weigh_small64(acc, acc_stride, w8 + st->t, factor, alpha, st->level, st->quads, v->dim,
-                      st->ahead, rows);
+        weigh_small64(acc, acc_stride, from, factor, alpha, st->level, st->quads, v->dim, st->ahead,
+                      rows);
     else
-        weigh_small(acc, acc_stride, w8 + st->t, factor, alpha, st->level, st->quads, v->dim,
-                    st->ahead, rows);
+        weigh_small(acc, acc_stride, from, factor, alpha, st->level, st->quads, v->dim, st->ahead,
+                    rows);
 }
 
 void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_stride,
@@ -366,9 +424,9 @@ void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_
     float scale[TQ_TILE] = {0};
     const uint32_t dim = v->dim, step = tq_quad_tokens(dim);
     tq_level_source source;
-    tq_walk ahead = tq_walk_scales_first(values, tq_quad_steps(dim, n));
 
     tq_avx2_level_source(&source, v, v->bits <= 4);
+    tq_walk ahead = tq_walk_scales_first(values, tq_quad_steps(dim, n));
     tq_avx2_token_scales(scale, values.scale, values.scale_stride, 0, n);
     if (source.small && tq_any_negative(scale, TQ_TILE)) {
         tq_avx2_weigh_decoded(v, acc, acc_stride, w, alpha, n_rows, values, n);
@@ -376,8 +434,10 @@ void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_
     }
     for (uint32_t t = 0; t < n; t += step) {
         const uint32_t m = n - t < step ? n - t : step;
-        const tile_step st = {level, t, (m + 3) / 4, tq_avx512_takes_quads(&source), &ahead};
-        if (st.by64)
+        const uint32_t quads = (m + 3) / 4;
+        const int by64 = tq_avx512_takes_quads(&source);
+        const tile_step st = {level, t, quads, by64, &ahead};
+        if (by64)
             TQ_CLUSTER(tq_avx512_level_quads)(level, &source, values, t, m, &ahead);
         else
             tq_avx2_level_quads(level, &source, values, t, m, st.quads, &ahead);

@@ -21,30 +21,92 @@ TQ_INLINE __m512i tq_dot4(__m512i sum, __m512i w, __m512i x)
 #endif
 }
 
-/* Bytes of the weights w [64] of a row times scale [64] times up, see tq_weight_steps. Lane i / 4
- * of 16 bytes holds, in its dword i % 4, four tokens from 4 * (i / 4) + 16 * (i % 4) on. */
-TQ_INLINE __m512i tq_round_bytes64(const float *w, const float *scale, float up)
+/* Bytes of x [64], weights in steps of one; saturated. */
+TQ_INLINE __m512i tq_to_bytes(const __m512 x[4])
 {
-    const __m512 by = _mm512_set1_ps(up);
-    __m512i x[4];
-    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-        const __m512 s = _mm512_mul_ps(by, _mm512_loadu_ps(scale + 16 * i));
-        x[i] = _mm512_cvtps_epi32(_mm512_mul_ps(s, _mm512_loadu_ps(w + 16 * i)));
-    }
-    return _mm512_packus_epi16(_mm512_packs_epi32(x[0], x[1]), _mm512_packs_epi32(x[2], x[3]));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i a = _mm512_cvtps_epi32(x[0]), b = _mm512_cvtps_epi32(x[1]);
+    const __m512i c = _mm512_cvtps_epi32(x[2]), d = _mm512_cvtps_epi32(x[3]);
+    const __m512i y = _mm512_packus_epi16(_mm512_packs_epi32(a, b), _mm512_packs_epi32(c, d));
+    return _mm512_permutexvar_epi32(order, y);
 }
 
-/* Lane i of x[0 .. 3] becomes x[i], in that order. */
-TQ_INLINE void tq_turn_lanes(__m512i x[4])
+/* What each lane of 32 bits of x adds up to, by registers. */
+TQ_INLINE __m512i tq_count_bytes(__m512i x)
 {
-    const __m512i a = _mm512_shuffle_i32x4(x[0], x[1], 0x44);
-    const __m512i b = _mm512_shuffle_i32x4(x[2], x[3], 0x44);
-    const __m512i c = _mm512_shuffle_i32x4(x[0], x[1], 0xee);
-    const __m512i d = _mm512_shuffle_i32x4(x[2], x[3], 0xee);
-    x[0] = _mm512_shuffle_i32x4(a, b, 0x88);
-    x[1] = _mm512_shuffle_i32x4(a, b, 0xdd);
-    x[2] = _mm512_shuffle_i32x4(c, d, 0x88);
-    x[3] = _mm512_shuffle_i32x4(c, d, 0xdd);
+    return tq_dot4(_mm512_setzero_si512(), x, _mm512_set1_epi8(1));
+}
+
+/* w8 [64] = bytes of w [64] * scale [64] * up, once more, with what rounding takes from a token
+ * given to the one 16 on; returns their sum. A row in which one token is nearly all needs it: the
+ * others may all be less than half a step, and would give what they weigh to that one. Lanes start
+ * with a different part of a step, so that equal tokens are not rounded alike. */
+uint32_t TQ_CLUSTER(tq_avx512_round_again)(uint8_t *w8, const float *w, const float *scale,
+                                           float up);
+
+/* Is the sum of bytes, sum8, so far off that they are to be rounded again? Of 16 sums. */
+TQ_INLINE __mmask16 tq_sums_differ(__m512 sum, __m512 sum8)
+{
+    const __m512 off = _mm512_abs_ps(_mm512_sub_ps(sum, sum8));
+    const __m512 most = _mm512_mul_ps(sum8, _mm512_set1_ps(1.0f / 128));
+    return _mm512_cmp_ps_mask(off, most, _CMP_GT_OQ); /* not of a NaN */
+}
+
+typedef __m512i tq_fold_fn(__m512i a, __m512i b);
+
+TQ_INLINE __m512i tq_fold_add(__m512i a, __m512i b)
+{
+    return _mm512_add_epi32(a, b);
+}
+
+TQ_INLINE __m512i tq_fold_add_ps(__m512i a, __m512i b)
+{
+    return _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b)));
+}
+
+/* Of numbers >= 0, as their bits: a NaN is the largest. */
+TQ_INLINE __m512i tq_fold_larger(__m512i a, __m512i b)
+{
+    return _mm512_max_epu32(a, b);
+}
+
+/* Element i: all lanes of x[i] folded. */
+TQ_INLINE __m128i tq_fold4(const __m512i x[4], tq_fold_fn *fold)
+{
+    const __m512i a = fold(_mm512_unpacklo_epi32(x[0], x[1]), _mm512_unpackhi_epi32(x[0], x[1]));
+    const __m512i b = fold(_mm512_unpacklo_epi32(x[2], x[3]), _mm512_unpackhi_epi32(x[2], x[3]));
+    __m512i y = fold(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    y = fold(y, _mm512_shuffle_i64x2(y, y, 0x4e));
+    return _mm512_castsi512_si128(fold(y, _mm512_shuffle_i64x2(y, y, 0xb1)));
+}
+
+/* As tq_find_steps, from the largest weights of four rows, as their bits. */
+TQ_INLINE void tq_steps_from(tq_weight_steps *out, __m128i largest, float top)
+{
+    const __m128 most = _mm_castsi128_ps(largest);
+    const __m128 seen = _mm_cmpge_ps(most, _mm_set1_ps(0x1p-90f));
+    const __m128 finite = _mm_cmple_ps(most, _mm_set1_ps(FLT_MAX));
+    const __m128 up = _mm_div_ps(_mm_set1_ps(top), most);
+    _mm_storeu_ps(out->up, _mm_and_ps(up, _mm_and_ps(seen, finite)));
+    const __m128 down = _mm_and_ps(_mm_mul_ps(most, _mm_set1_ps(1 / top)), seen);
+    out->down = _mm_blendv_ps(_mm_set1_ps(NAN), down, finite);
+}
+
+/* As tq_find_steps. */
+TQ_INLINE void tq_find_steps64(tq_weight_steps *out, const float *w, const float *bound,
+                               const uint32_t rows)
+{
+    __m512i peak[4];
+    TQ_UNROLL_FOR (uint32_t r = 0; r < 4; r++)
+        peak[r] = _mm512_setzero_si512();
+    TQ_UNROLL_FOR (uint32_t t = 0; t < TQ_TILE; t += 16) {
+        const __m512 b = _mm512_loadu_ps(bound + t);
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+            const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(w + r * TQ_TILE + t), b);
+            peak[r] = tq_fold_larger(_mm512_castps_si512(x), peak[r]);
+        }
+    }
+    tq_steps_from(out, tq_fold4(peak, tq_fold_larger), TQ_WEIGHT_TOP);
 }
 
 /* acc [16] = alpha * that + factor * sum + base. */
