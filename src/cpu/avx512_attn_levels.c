@@ -9,6 +9,7 @@
  */
 #include "cpu/avx2_levels.h"
 #include "cpu/avx512_attn.h"
+#include "cpu/avx512_attn_planes.h"
 #include "cpu/avx512_attn_sums.h"
 
 /* sum += level bytes x times four int16 at p, in the order in which they widen. */
@@ -115,13 +116,18 @@ void TQ_CLUSTER(tq_avx512_score_norm)(const tq_codec *k, float *s, const void *p
     tq_level_source source;
 
     tq_avx2_level_source(&source, k, 0);
+    const tq_planes_of_128 planes = tq_find_planes(&source);
     tq_walk ahead = tq_walk_scales_first(keys, tq_turned_steps(&source, n));
+    tq_lines lines = tq_lines_begin(keys);
     for (uint32_t t = 0; t < n; t += TQ_TURNED_TOKENS) {
         const uint32_t m = n - t < TQ_TURNED_TOKENS ? n - t : TQ_TURNED_TOKENS;
         const uint8_t *q = prep;
         float scale[TQ_TURNED_TOKENS] = {0}, *dst = s + t;
 
-        TQ_CLUSTER(tq_avx512_turned_levels)(level, &source, keys, t, m, &ahead);
+        if (planes.kind)
+            tq_turned_of_128(level, &planes, keys, t, m, &lines);
+        else
+            TQ_CLUSTER(tq_avx512_turned_levels)(level, &source, keys, t, m, &ahead);
         tq_avx2_token_scales(scale, keys.scale, keys.scale_stride, t, m);
         const __m512 scale16 = _mm512_loadu_ps(scale);
         for (uint32_t left = n_rows; left > 0;) {
@@ -145,6 +151,8 @@ void TQ_CLUSTER(tq_avx512_score_norm)(const tq_codec *k, float *s, const void *p
             left -= real;
         }
     }
+    if (planes.kind)
+        tq_last_lines(&lines);
     if (k->zero_bytes)
         tq_avx2_add_key_means(s, prep, k->dim, n_rows, keys, n);
 }
@@ -311,12 +319,34 @@ TQ_INLINE void weigh_small64(float *acc, size_t acc_stride, const uint8_t *w8, c
     }
 }
 
+/* Of levels of tq_quads_of_128. */
+TQ_INLINE void weigh_128(float *acc, size_t acc_stride, const uint8_t *w8, const float *factor,
+                         const float *alpha, const uint8_t *level, uint32_t quads, tq_lines *ahead,
+                         const uint32_t rows)
+{
+    const size_t block = (size_t)quads * 64;
+
+    for (uint32_t j = 0; j < 128; j += 64, level += 3 * block) {
+        __m512i sum[TQ_WEIGHT_ROWS][4];
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+            sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = _mm512_setzero_si512();
+        for (const uint8_t *four = w8; four < w8 + (size_t)quads * 4; four += 4, level += 64) {
+            tq_next_line(ahead);
+            add_quad(sum, four, level, block, rows);
+        }
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+            TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+                tq_add_sums(acc + r * acc_stride + j + 16 * i, sum[r][i], factor[r], 0, alpha[r]);
+    }
+}
+
 /* Level bytes of a step, for rows that are handled four at a time. */
 typedef struct tile_step {
     const uint8_t *level;
     uint32_t t, quads; /* from token t on */
     int by64;
     tq_walk *ahead;
+    tq_lines *lines; /* instead, for levels of tq_quads_of_128 */
 } tile_step;
 
 TQ_INLINE void step_wide(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
@@ -407,7 +437,9 @@ TQ_INLINE void step_small(const tq_codec *v, float *acc, size_t acc_stride, cons
 
     round_small(w8, factor, w, scale, source->unit, rows);
     const uint8_t *from = w8 + st->t;
-    if (st->by64)
+    if (st->lines)
+        weigh_128(acc, acc_stride, from, factor, alpha, st->level, st->quads, st->lines, rows);
+    else if (st->by64)
         weigh_small64(acc, acc_stride, from, factor, alpha, st->level, st->quads, v->dim, st->ahead,
                       rows);
     else
@@ -426,7 +458,9 @@ void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_
     tq_level_source source;
 
     tq_avx2_level_source(&source, v, v->bits <= 4);
+    const tq_planes_of_128 planes = tq_find_planes(&source);
     tq_walk ahead = tq_walk_scales_first(values, tq_quad_steps(dim, n));
+    tq_lines lines = tq_lines_begin(values);
     tq_avx2_token_scales(scale, values.scale, values.scale_stride, 0, n);
     if (source.small && tq_any_negative(scale, TQ_TILE)) {
         tq_avx2_weigh_decoded(v, acc, acc_stride, w, alpha, n_rows, values, n);
@@ -436,8 +470,10 @@ void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_
         const uint32_t m = n - t < step ? n - t : step;
         const uint32_t quads = (m + 3) / 4;
         const int by64 = tq_avx512_takes_quads(&source);
-        const tile_step st = {level, t, quads, by64, &ahead};
-        if (by64)
+        const tile_step st = {level, t, quads, by64, &ahead, planes.kind ? &lines : NULL};
+        if (st.lines)
+            tq_quads_of_128(level, &planes, values, t, m, &lines);
+        else if (by64)
             TQ_CLUSTER(tq_avx512_level_quads)(level, &source, values, t, m, &ahead);
         else
             tq_avx2_level_quads(level, &source, values, t, m, st.quads, &ahead);
@@ -468,6 +504,8 @@ void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_
 #undef CALL
         }
     }
+    if (planes.kind)
+        tq_last_lines(&lines);
     if (v->zero_bytes)
         tq_avx2_add_means(v, acc, acc_stride, w, n_rows, values, n);
 }
