@@ -109,23 +109,13 @@ TQ_INLINE void turn(__m512i *out, const uint8_t *codes, size_t stride, uint32_t 
             z[j] = _mm512_mask_broadcast_i32x4(z[j], 0x0f00, _mm_loadu_si128(p[2]));
             z[j] = _mm512_mask_broadcast_i32x4(z[j], 0xf000, _mm_loadu_si128(p[3]));
         }
-        __m512i a = _mm512_unpacklo_epi32(z[0], z[1]), b = _mm512_unpacklo_epi32(z[2], z[3]);
-        out[at] = _mm512_unpacklo_epi64(a, b);
-        out[at + 1] = _mm512_unpackhi_epi64(a, b);
-        a = _mm512_unpackhi_epi32(z[0], z[1]), b = _mm512_unpackhi_epi32(z[2], z[3]);
-        out[at + 2] = _mm512_unpacklo_epi64(a, b);
-        out[at + 3] = _mm512_unpackhi_epi64(a, b);
+        tq_turn_dwords(z);
+        memcpy(out + at, z, sizeof z);
     }
 }
 
 /* Pair i of a group from its dwords. */
 typedef __m512i pair_fn(const __m512i *words, int i);
-
-TQ_INLINE __m512i pair_k8(const __m512i *words, int i)
-{
-    __m512i x = words[i / 2];
-    return _mm512_srai_epi16(i % 2 ? x : _mm512_slli_epi16(x, 8), 8);
-}
 
 TQ_INLINE __m512i pair_k4(const __m512i *words, int i)
 {
@@ -160,6 +150,14 @@ TQ_INLINE __m512i pair_k5(const __m512i *words, int i)
 
 /* ---- Score ----------------------------------------------------------------------------- */
 
+/* s + scale * (q.scale * dot + q.sum * zero). */
+TQ_INLINE __m512 add_group(__m512 s, const prepared *q, __m512i dot, __m512 scale, __m512 zero)
+{
+    __m512 x = _mm512_mul_ps(_mm512_set1_ps(q->sum), zero);
+    x = _mm512_fmadd_ps(_mm512_set1_ps(q->scale), _mm512_cvtepi32_ps(dot), x);
+    return _mm512_fmadd_ps(scale, x, s);
+}
+
 /* One group of 16 tokens against `rows` rows: s += scale * (q.scale * dot + q.sum * zero). */
 TQ_INLINE void score_rows(float *s, const prepared *q, const __m512i *words, __m512 scale,
                           __m512 zero, int first, pair_fn *pair, const uint32_t rows)
@@ -182,11 +180,9 @@ TQ_INLINE void score_rows(float *s, const prepared *q, const __m512i *words, __m
     }
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < rows; r++) {
-        __m512 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(even[r], odd[r]));
-        __m512 x = _mm512_mul_ps(_mm512_set1_ps(q[r].sum), zero);
-        x = _mm512_fmadd_ps(_mm512_set1_ps(q[r].scale), dot, x);
         __m512 old = first ? _mm512_setzero_ps() : _mm512_loadu_ps(s + r * TQ_TILE);
-        _mm512_storeu_ps(s + r * TQ_TILE, _mm512_fmadd_ps(scale, x, old));
+        __m512i dot = _mm512_add_epi32(even[r], odd[r]);
+        _mm512_storeu_ps(s + r * TQ_TILE, add_group(old, &q[r], dot, scale, zero));
     }
 }
 
@@ -205,11 +201,23 @@ TQ_INLINE void score_group(float *s, const prepared *q, uint32_t n_rows, const _
         score_rows(s, q, words, s16, z16, first, pair, 1);
 }
 
+/* scale, zero [n_groups][LANES] of tokens from t on, of which `left` exist. */
+TQ_INLINE void load_scales(float *scale, float *zero, tq_const_planes keys, uint32_t t,
+                           uint32_t left, uint32_t n_groups)
+{
+    for (uint32_t g = 0; g < n_groups; g += 4) {
+        tq_transpose16_f16(scale + g * LANES, LANES, keys.scale + t * keys.scale_stride + 2 * g,
+                           keys.scale_stride, left, n_groups - g);
+        tq_transpose16_f16(zero + g * LANES, LANES, keys.zero + t * keys.zero_stride + 2 * g,
+                           keys.zero_stride, left, n_groups - g);
+    }
+}
+
 TQ_INLINE void score_affine(const tq_codec *k, float *s, const void *prep, uint32_t n_rows,
                             tq_const_planes keys, uint32_t n, pair_fn *pair, const uint32_t bits)
 {
     const uint32_t n_groups = k->n_groups;
-    const uint32_t groups_at_once = bits == 8 ? 2 : bits == 2 ? 8 : 4; /* at most MAX_WORDS */
+    const uint32_t groups_at_once = bits == 2 ? 8 : 4; /* at most MAX_WORDS */
     tq_walk ahead = tq_walk_begin(keys, (n + LANES - 1) / LANES * n_groups);
 
     for (uint32_t t = 0; t < n; t += LANES) {
@@ -217,12 +225,7 @@ TQ_INLINE void score_affine(const tq_codec *k, float *s, const void *prep, uint3
         const uint8_t *codes = keys.codes + t * keys.codes_stride;
         float scale[MAX_GROUPS * LANES], zero[MAX_GROUPS * LANES];
 
-        for (uint32_t g = 0; g < n_groups; g += 4) {
-            tq_transpose16_f16(scale + g * LANES, LANES, keys.scale + t * keys.scale_stride + 2 * g,
-                               keys.scale_stride, left, n_groups - g);
-            tq_transpose16_f16(zero + g * LANES, LANES, keys.zero + t * keys.zero_stride + 2 * g,
-                               keys.zero_stride, left, n_groups - g);
-        }
+        load_scales(scale, zero, keys, t, left, n_groups);
         for (uint32_t g = 0; g < n_groups; g += groups_at_once) {
             const uint32_t groups = n_groups - g < groups_at_once ? n_groups - g : groups_at_once;
             __m512i words[MAX_WORDS];
@@ -237,7 +240,99 @@ TQ_INLINE void score_affine(const tq_codec *k, float *s, const void *prep, uint3
     }
 }
 
-#define AFFINE_KERNELS(bits)                                                                       \
+/* ---- Eight bits ------------------------------------------------------------------------ */
+
+/* Two groups of 16 tokens, whole rows of 64 bytes at once: fewer loads, and no register is put
+ * together from four. x[a][i]: of tokens 4a .. 4a + 3, in lanes of 16 bytes, dword i of those 16 of
+ * all four. */
+TQ_INLINE void score_bytes(float *s, const prepared *const q[2], const __m512i x[4][4],
+                           const float *scale, const float *zero, int first, tq_lines *ahead,
+                           const uint32_t rows)
+{
+    const __m512i even_bytes = _mm512_set1_epi16(1);
+    __m512i sum[2][ROWS];
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+        sum[0][r] = sum[1][r] = _mm512_setzero_si512();
+    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
+        __m512i y[4] = {x[0][i], x[1][i], x[2][i], x[3][i]};
+        tq_turn_lanes(y); /* y[j]: dword 4j + i */
+        TQ_UNROLL_FOR (uint32_t j = 0; j < 4; j++) {
+            const uint32_t g = j / 2, at = 4 * (j % 2 * 4 + i);
+            const __m512i even = _mm512_maddubs_epi16(even_bytes, y[j]);
+            const __m512i odd = _mm512_srai_epi16(y[j], 8);
+            tq_next_line(ahead);
+            TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+                sum[g][r] = tq_dot2_at(sum[g][r], even, q[g][r].q + at);
+            TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+                sum[g][r] = tq_dot2_at(sum[g][r], odd, q[g][r].q + at + 2);
+        }
+    }
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+        __m512 y = first ? _mm512_setzero_ps() : _mm512_loadu_ps(s + r * TQ_TILE);
+        TQ_UNROLL_FOR (uint32_t g = 0; g < 2; g++)
+            y = add_group(y, &q[g][r], sum[g][r], _mm512_loadu_ps(scale + g * LANES),
+                          _mm512_loadu_ps(zero + g * LANES));
+        _mm512_storeu_ps(s + r * TQ_TILE, y);
+    }
+}
+
+TQ_INLINE void score_k8(const tq_codec *k, float *s, const void *prep, uint32_t n_rows,
+                        tq_const_planes keys, uint32_t n)
+{
+    const uint32_t n_groups = k->n_groups;
+    uint8_t copy[LANES * 64];
+    tq_lines ahead = tq_lines_begin(keys);
+
+    for (uint32_t t = 0; t < n; t += LANES) {
+        const uint32_t left = n - t < LANES ? n - t : LANES;
+        float scale[MAX_GROUPS * LANES], zero[MAX_GROUPS * LANES];
+
+        load_scales(scale, zero, keys, t, left, n_groups);
+        for (uint32_t g = 0; g < n_groups; g += 2) {
+            const uint8_t *row = keys.codes + t * keys.codes_stride + (size_t)g * 32;
+            const prepared *q = (const prepared *)prep + (size_t)g * n_rows;
+            size_t stride = keys.codes_stride;
+            __m512i x[4][4];
+            if (left < LANES) {
+                for (uint32_t i = 0; i < LANES; i++)
+                    memcpy(copy + 64 * i, row + (i < left ? i : left - 1) * stride, 64);
+                row = copy;
+                stride = 64;
+            }
+            TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++, row += 4 * stride) {
+                TQ_UNROLL_FOR (uint32_t j = 0; j < 4; j++)
+                    x[i][j] = _mm512_loadu_si512(row + j * stride);
+                tq_turn_dwords(x[i]);
+            }
+            for (uint32_t r = 0; r < n_rows; r += ROWS) {
+                const prepared *const of[2] = {q + r, q + n_rows + r};
+                float *dst = s + r * TQ_TILE + t;
+#define CALL(n_of_rows)                                                                            \
+    score_bytes(dst, of, x, scale + g * LANES, zero + g * LANES, g == 0, &ahead, n_of_rows)
+                switch (n_rows - r) {
+                case 1:
+                    CALL(1);
+                    break;
+                case 2:
+                    CALL(2);
+                    break;
+                case 3:
+                    CALL(3);
+                    break;
+                default:
+                    CALL(4);
+                    break;
+                }
+#undef CALL
+            }
+        }
+    }
+    tq_last_lines(&ahead);
+}
+
+/* ---- Entries --------------------------------------------------------------------------- */
+
+#define AFFINE_KERNELS(bits, ...)                                                                  \
     void TQ_CLUSTER_B(tq_avx512_prep_k, bits)(const tq_codec *k, void *prep, const float *q,       \
                                               uint32_t n_rows)                                     \
     {                                                                                              \
@@ -246,10 +341,10 @@ TQ_INLINE void score_affine(const tq_codec *k, float *s, const void *prep, uint3
     void TQ_CLUSTER_B(tq_avx512_score_k, bits)(const tq_codec *k, float *s, const void *prep,      \
                                                uint32_t n_rows, tq_const_planes keys, uint32_t n)  \
     {                                                                                              \
-        score_affine(k, s, prep, n_rows, keys, n, pair_k##bits, bits);                             \
+        __VA_ARGS__;                                                                               \
     }
 
-AFFINE_KERNELS(2)
-AFFINE_KERNELS(4)
-AFFINE_KERNELS(5)
-AFFINE_KERNELS(8)
+AFFINE_KERNELS(2, score_affine(k, s, prep, n_rows, keys, n, pair_k2, 2))
+AFFINE_KERNELS(4, score_affine(k, s, prep, n_rows, keys, n, pair_k4, 4))
+AFFINE_KERNELS(5, score_affine(k, s, prep, n_rows, keys, n, pair_k5, 5))
+AFFINE_KERNELS(8, score_k8(k, s, prep, n_rows, keys, n))
