@@ -5,7 +5,7 @@
  * block of 12 x 32 results in 24 registers; each step of k costs two loads of b, twelve broadcasts
  * of a and 24 fused multiply-adds, so the multipliers set the pace.
  */
-#include "cpu/avx512_attn.h"
+#include "cpu/avx512_attn_sums.h"
 
 #include <math.h>
 
@@ -54,13 +54,24 @@ TQ_INLINE __m512 tanh16(__m512 x)
 
 enum { N_VEC = TQ_TILE / 16, ROWS = 4 };
 
+TQ_INLINE __m512i fold_max_ps(__m512i a, __m512i b)
+{
+    return _mm512_castps_si512(_mm512_max_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b)));
+}
+
 /* Up to four rows: all maxima, then all exponentials, as in avx2_attn.c. */
 TQ_INLINE void softmax_rows(float *s, const tq_span *span, uint32_t n_rows, float softcap,
                             float *max, float *sum, float *alpha)
 {
     const __m512 none = _mm512_set1_ps(-INFINITY), cap = _mm512_set1_ps(softcap);
-    float base[ROWS] = {0}, down[ROWS] = {0};
+    const __mmask8 real = (__mmask8)((1u << n_rows) - 1);
+    __m512i most[ROWS], total[ROWS];
+    float base[ROWS];
 
+    TQ_UNROLL_FOR (uint32_t r = 0; r < ROWS; r++) {
+        most[r] = _mm512_castps_si512(none);
+        total[r] = _mm512_setzero_si512();
+    }
     for (uint32_t r = 0; r < n_rows; r++) {
         float *row = s + r * TQ_TILE;
         const unsigned lo = span[r].lo, hi = span[r].hi;
@@ -77,29 +88,34 @@ TQ_INLINE void softmax_rows(float *s, const tq_span *span, uint32_t n_rows, floa
              * them. */
             m16 = _mm512_max_ps(x, m16);
         }
-        const float m = _mm512_reduce_max_ps(m16);
-        if (m > max[r]) {
-            down[r] = max[r] - m;
-            max[r] = m;
-        }
-        /* Only -INFINITY so far: nothing to weigh, and -INF - -INF would be NaN. */
-        base[r] = max[r] == -INFINITY ? 0 : max[r];
+        most[r] = _mm512_castps_si512(m16);
     }
+    const __m128 m = _mm_castsi128_ps(tq_fold4(most, fold_max_ps));
+    const __m128 before = _mm_maskz_loadu_ps(real, max);
+    const __mmask8 larger = _mm_cmp_ps_mask(m, before, _CMP_GT_OQ);
+    const __m128 now = _mm_mask_mov_ps(before, larger, m);
+    _mm_mask_storeu_ps(max, real, now);
+    /* Only -INFINITY so far: nothing to weigh, and -INF - -INF would be NaN. */
+    const __mmask8 some = _mm_cmp_ps_mask(now, _mm_set1_ps(-INFINITY), _CMP_NEQ_UQ);
+    _mm_storeu_ps(base, _mm_maskz_mov_ps(some, now));
     /* exp(0) is 1: no new maximum. */
-    const __m512 x = exp16(_mm512_castps128_ps512(_mm_loadu_ps(down)));
-    _mm_storeu_ps(down, _mm512_castps512_ps128(x));
+    const __m128 down = _mm_maskz_sub_ps(larger, before, now);
+    const __m128 by = _mm512_castps512_ps128(exp16(_mm512_zextps128_ps512(down)));
     for (uint32_t r = 0; r < n_rows; r++) {
         float *row = s + r * TQ_TILE;
         const __m512 base16 = _mm512_set1_ps(base[r]);
-        __m512 total = _mm512_setzero_ps();
+        __m512 y[N_VEC];
         TQ_UNROLL_FOR (int i = 0; i < N_VEC; i++) {
-            const __m512 y = exp16(_mm512_sub_ps(_mm512_loadu_ps(row + 16 * i), base16));
-            total = _mm512_add_ps(total, y);
-            _mm512_storeu_ps(row + 16 * i, y);
+            y[i] = exp16(_mm512_sub_ps(_mm512_loadu_ps(row + 16 * i), base16));
+            _mm512_storeu_ps(row + 16 * i, y[i]);
         }
-        alpha[r] = down[r];
-        sum[r] = sum[r] * alpha[r] + _mm512_reduce_add_ps(total);
+        total[r] = _mm512_castps_si512(
+            _mm512_add_ps(_mm512_add_ps(y[0], y[1]), _mm512_add_ps(y[2], y[3])));
     }
+    const __m128 all = _mm_castsi128_ps(tq_fold4(total, tq_fold_add_ps));
+    const __m128 old = _mm_maskz_loadu_ps(real, sum);
+    _mm_mask_storeu_ps(sum, real, _mm_add_ps(_mm_mul_ps(old, by), all));
+    _mm_mask_storeu_ps(alpha, real, by);
 }
 
 void TQ_CLUSTER(tq_avx512_softmax)(float *s, const tq_span *span, uint32_t n_rows, float softcap,
