@@ -156,6 +156,7 @@ TQ_INLINE void sum_pair(float *acc, size_t acc_stride, const chunk_weights *by, 
     for (const uint8_t *const end = p + quads * 4; p < end; p += 4, x += PAIR * QUAD_BYTES) {
         __m512i y[2 * PAIR];
         tq_next_line(ahead);
+        tq_next_line(ahead);
         TQ_UNROLL_FOR (uint32_t i = 0; i < 2 * PAIR; i++)
             y[i] = _mm512_load_si512(x + 64 * i);
         TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
@@ -207,7 +208,8 @@ TQ_INLINE void expand_chunk(uint8_t *dst, const uint8_t *codes, size_t stride, u
         const uint8_t *row = codes + from;
         uint32_t t = 0;
         for (; t + 4 <= n; t += 4, row += 4 * stride, to += PAIR * QUAD_BYTES) {
-            tq_next_line(ahead);
+            if (t % 8 == 0)
+                tq_next_line(ahead);
             expand(to, row, stride, byte, at->field, of);
         }
         if (t < n) { /* tokens from n on repeat the last */

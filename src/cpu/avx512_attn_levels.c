@@ -41,12 +41,13 @@ TQ_INLINE void finish_scores(float *s, const tq_query_head *head, __m512i sum[4]
 
 /* s[r][0 .. 15] of `real` of `rows` rows. level: turned; scale: of the tokens. */
 TQ_INLINE void score_block(float *s, const uint8_t *prep, const uint8_t *level, uint32_t width,
-                           __m512 scale, const uint32_t rows, uint32_t real)
+                           __m512 scale, tq_lines *ahead, const uint32_t rows, uint32_t real)
 {
     const tq_query_head *head = (const tq_query_head *)(const void *)prep;
     const uint8_t *q = prep + sizeof *head;
     const __m512i low = _mm512_set1_epi16(255);
 
+    (void)ahead; /* levels came with a walk of their own */
     for (uint32_t part = 0; part * TQ_QUERY_PART < width; part++) {
         const uint32_t left = width - part * TQ_QUERY_PART;
         const uint32_t n = left < TQ_QUERY_PART ? left : TQ_QUERY_PART;
@@ -86,7 +87,7 @@ TQ_INLINE void multiply_small(__m512i sum[2], __m512i x, const uint8_t *p, __m51
 
 /* As score_block, for small level bytes. */
 TQ_INLINE void score_small(float *s, const uint8_t *prep, const uint8_t *level, uint32_t width,
-                           __m512 scale, const uint32_t rows, uint32_t real)
+                           __m512 scale, tq_lines *ahead, const uint32_t rows, uint32_t real)
 {
     const tq_query_head *head = (const tq_query_head *)(const void *)prep;
     const uint8_t *q = prep + sizeof *head;
@@ -98,6 +99,7 @@ TQ_INLINE void score_small(float *s, const uint8_t *prep, const uint8_t *level, 
     }
     for (uint32_t j = 0; j < width; j += 16, level += 256, q += 16 * rows) {
         __m512i x[4];
+        tq_next_line(ahead);
         TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
             x[i] = _mm512_load_si512(level + 64 * i);
         TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
@@ -118,7 +120,8 @@ void TQ_CLUSTER(tq_avx512_score_norm)(const tq_codec *k, float *s, const void *p
     tq_avx2_level_source(&source, k, 0);
     const tq_planes_of_128 planes = tq_find_planes(&source);
     tq_walk ahead = tq_walk_scales_first(keys, tq_turned_steps(&source, n));
-    tq_lines lines = tq_lines_begin(keys);
+    const tq_const_planes nothing = {.codes = keys.codes};
+    tq_lines lines = tq_lines_begin(planes.kind ? keys : nothing);
     for (uint32_t t = 0; t < n; t += TQ_TURNED_TOKENS) {
         const uint32_t m = n - t < TQ_TURNED_TOKENS ? n - t : TQ_TURNED_TOKENS;
         const uint8_t *q = prep;
@@ -135,11 +138,11 @@ void TQ_CLUSTER(tq_avx512_score_norm)(const tq_codec *k, float *s, const void *p
 #define CALL(score_some)                                                                           \
     do {                                                                                           \
         if (rows == 4)                                                                             \
-            score_some(dst, q, level, width, scale16, 4, real);                                    \
+            score_some(dst, q, level, width, scale16, &lines, 4, real);                            \
         else if (rows == 2)                                                                        \
-            score_some(dst, q, level, width, scale16, 2, 2);                                       \
+            score_some(dst, q, level, width, scale16, &lines, 2, 2);                               \
         else                                                                                       \
-            score_some(dst, q, level, width, scale16, 1, 1);                                       \
+            score_some(dst, q, level, width, scale16, &lines, 1, 1);                               \
     } while (0)
             if (source.small)
                 CALL(score_small);

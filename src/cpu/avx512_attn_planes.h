@@ -186,7 +186,8 @@ TQ_INLINE void tq_turned_of_kind(uint8_t *dst, __m512i table, tq_const_planes ro
         tq_turn_dwords(y);
         TQ_UNROLL_FOR (uint32_t c = 0; c < 4; c++) {
             uint8_t *to = dst + 64 * (4 * k + c);
-            tq_next_line(ahead);
+            if (c % 2 == 0)
+                tq_next_line(ahead);
             _mm512_store_si512(to, tq_lower_of_128(y[c], fifth[c], table, k, kind));
             _mm512_store_si512(to + 64 * 16, tq_upper_of_128(y[c], fifth[c], table, k, kind));
         }

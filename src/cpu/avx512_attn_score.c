@@ -37,7 +37,7 @@ typedef struct prepared {
 } prepared;
 
 /* Place of element i of a group among its pairs. */
-static uint32_t place(uint32_t bits, uint32_t i)
+TQ_INLINE uint32_t place(const uint32_t bits, uint32_t i)
 {
     switch (bits) {
     case 2: /* dword of 16 codes: (0, 8), (1, 9) ... */
@@ -68,11 +68,13 @@ TQ_INLINE void prep_group(prepared *p, const float *q, const uint32_t bits)
     const __m512 inverse = _mm512_set1_ps(32767.0f / top);
     const __m512i x = _mm512_cvtps_epi32(_mm512_mul_ps(a, inverse));
     const __m512i y = _mm512_cvtps_epi32(_mm512_mul_ps(b, inverse));
-    int32_t n[32];
-    _mm512_storeu_si512(n, x);
-    _mm512_storeu_si512(n + 16, y);
-    for (uint32_t i = 0; i < 32; i++)
-        p->q[place(bits, i)] = (int16_t)n[i];
+    uint16_t from[32];
+    TQ_UNROLL_FOR (uint32_t i = 0; i < 2; i++)
+        TQ_UNROLL_FOR (uint32_t j = 0; j < 16; j++)
+            from[place(bits, 16 * i + j)] = (uint16_t)(16 * i + j);
+    const __m512i all = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(x)),
+                                           _mm512_cvtepi32_epi16(y), 1);
+    _mm512_storeu_si512(p->q, _mm512_permutexvar_epi16(_mm512_loadu_si512(from), all));
     p->scale = top / 32767.0f;
     p->sum = p->scale * (float)_mm512_reduce_add_epi32(_mm512_add_epi32(x, y));
 }
@@ -260,7 +262,8 @@ TQ_INLINE void score_bytes(float *s, const prepared *const q[2], const __m512i x
             const uint32_t g = j / 2, at = 4 * (j % 2 * 4 + i);
             const __m512i even = _mm512_maddubs_epi16(even_bytes, y[j]);
             const __m512i odd = _mm512_srai_epi16(y[j], 8);
-            tq_next_line(ahead);
+            if (j < 3)
+                tq_next_line(ahead);
             TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
                 sum[g][r] = tq_dot2_at(sum[g][r], even, q[g][r].q + at);
             TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
