@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* avx512_attn_levels.c — scores and weighted sums on the integer levels of norm-codebook and
- * trellis, for AVX-512. Orders, preparation and rounding are AVX2's (avx2_levels.h): 64 level bytes
- * are 16 tokens of four elements, or 16 elements of four tokens. Products of two, and their sum
- * with VNNI, are one instruction. Levels of up to 4 bits meet byte weights (avx512_attn_sums.h): of
- * those four are.
+ * trellis, for AVX-512. Orders and preparation are AVX2's (avx2_levels.h): 64 level bytes are 16
+ * tokens of four elements, or 16 elements of four tokens. Products of two, and their sum with VNNI,
+ * are one instruction. Levels of up to 4 bits meet byte weights (avx512_attn_sums.h): of those four
+ * are. With VBMI such rows of 128 become level bytes in avx512_attn_planes.h.
  *
  * That instruction has a latency of five, so each row sums in four registers.
  */
