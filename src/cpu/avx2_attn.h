@@ -225,6 +225,29 @@ TQ_INLINE void tq_load_columns(float *dst, size_t dst_stride, const uint8_t *pla
     }
 }
 
+/* Bytes of a token at tq_copy_ends; loads that begin before its end may take that many. */
+#define TQ_END_BYTES 32u
+
+/* The ends of rows, `bytes` of each from `codes` on, 32 at most: dst [tokens][TQ_END_BYTES], behind
+ * the rows junk. Tokens from n on repeat token n - 1. What kernels do with whole groups of 32
+ * elements reads past a last group that is shorter, or stands alone. */
+TQ_INLINE void tq_copy_ends(uint8_t *dst, const uint8_t *codes, size_t stride, size_t bytes,
+                            uint32_t tokens, uint32_t n)
+{
+    const uint8_t *const last = codes + (n - 1) * stride;
+    uint8_t copy[TQ_END_BYTES] = {0};
+    uint32_t t = 0;
+    /* Whole registers, as long as the rows behind hold what they read. */
+    for (; t < n && (size_t)(last - codes) + bytes >= TQ_END_BYTES; t++, codes += stride)
+        _mm256_storeu_si256((__m256i *)(void *)(dst + t * TQ_END_BYTES),
+                            _mm256_loadu_si256((const __m256i *)(const void *)codes));
+    for (; t < n; t++, codes += stride)
+        memcpy(dst + t * TQ_END_BYTES, codes, bytes);
+    memcpy(copy, last, bytes);
+    for (; t < tokens; t++)
+        memcpy(dst + t * TQ_END_BYTES, copy, sizeof copy);
+}
+
 /* sum of w[t] * x[t] over a tile. */
 TQ_INLINE float tq_dot_tile(const float *w, const float *x)
 {

@@ -89,13 +89,20 @@ TQ_INLINE void prep_group(prepared *p, const float *q, const uint32_t bits)
     p->sum = p->scale * (float)sum;
 }
 
+/* A short last group is filled up with zeros, whatever codes they meet. */
 TQ_INLINE void prep(const tq_codec *k, void *dst, const float *q, uint32_t n_rows,
                     const uint32_t bits)
 {
+    const uint32_t whole = k->dim / 32, rest = k->dim % 32;
     prepared *p = dst;
-    for (uint32_t g = 0; g < k->dim / 32; g++)
+    for (uint32_t g = 0; g < whole; g++)
         for (uint32_t r = 0; r < n_rows; r++, p++)
             prep_group(p, q + (size_t)r * k->dim + (size_t)g * 32, bits);
+    for (uint32_t r = 0; rest && r < n_rows; r++, p++) {
+        float last[32] = {0};
+        memcpy(last, q + (size_t)r * k->dim + (size_t)whole * 32, rest * sizeof *last);
+        prep_group(p, last, bits);
+    }
 }
 
 /* ---- Tokens to lanes ------------------------------------------------------------------- */
@@ -173,12 +180,12 @@ typedef struct step_words {
     __m256i set[SETS][MAX_WORDS];
 } step_words;
 
-/* 32 elements of a step against `rows` rows: s += scale * (q.scale * dot + q.sum * zero), or for
- * uniform groups scale * q.scale * dot + q.sum * zero. A pair of the query is loaded once for all
- * tokens of the step. */
+/* 2 * pairs elements of a step against `rows` rows: s += scale * (q.scale * dot + q.sum * zero), or
+ * for uniform groups scale * q.scale * dot + q.sum * zero. A pair of the query is loaded once for
+ * all tokens of the step. */
 TQ_INLINE void score_rows(float *s, const prepared *q, const step_words *words, uint32_t at,
                           const float *scale, const float *zero, int first, pair_fn *pair,
-                          const int is_uniform, const uint32_t rows)
+                          const int pairs, const int is_uniform, const uint32_t rows)
 {
     /* Else gcc expands all pairs once for all blocks of rows, and stores them. */
     __asm__("" : "+r"(words));
@@ -186,7 +193,7 @@ TQ_INLINE void score_rows(float *s, const prepared *q, const step_words *words, 
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
         TQ_UNROLL_FOR (int i = 0; i < SETS; i++)
             dot[r][i] = _mm256_setzero_si256();
-    TQ_UNROLL_FOR (int p = 0; p < PAIRS; p++) {
+    TQ_UNROLL_FOR (int p = 0; p < pairs; p++) {
         __m256i x[SETS];
         TQ_UNROLL_FOR (int i = 0; i < SETS; i++)
             x[i] = tq_keep(pair(words->set[i] + at, p));
@@ -216,28 +223,63 @@ TQ_INLINE void score_rows(float *s, const prepared *q, const step_words *words, 
 
 TQ_INLINE void score_group(float *s, const prepared *q, uint32_t n_rows, const step_words *words,
                            uint32_t at, const float *scale, const float *zero, int first,
-                           pair_fn *pair, const int is_uniform)
+                           pair_fn *pair, const int pairs, const int is_uniform)
 {
     for (; n_rows >= ROWS; n_rows -= ROWS, q += ROWS, s += ROWS * TQ_TILE)
-        score_rows(s, q, words, at, scale, zero, first, pair, is_uniform, ROWS);
+        score_rows(s, q, words, at, scale, zero, first, pair, pairs, is_uniform, ROWS);
     if (n_rows == 3)
-        score_rows(s, q, words, at, scale, zero, first, pair, is_uniform, 3);
+        score_rows(s, q, words, at, scale, zero, first, pair, pairs, is_uniform, 3);
     else if (n_rows == 2)
-        score_rows(s, q, words, at, scale, zero, first, pair, is_uniform, 2);
+        score_rows(s, q, words, at, scale, zero, first, pair, pairs, is_uniform, 2);
     else if (n_rows == 1)
-        score_rows(s, q, words, at, scale, zero, first, pair, is_uniform, 1);
+        score_rows(s, q, words, at, scale, zero, first, pair, pairs, is_uniform, 1);
+}
+
+/* What score goes through: blocks of 32 elements, their dwords in a row of codes. */
+typedef struct score_blocks {
+    float *s;
+    const prepared *q;
+    uint32_t n_rows, group;    /* elements of a scale */
+    const float *scale, *zero; /* [n_groups][STEP] of the step */
+    tq_walk *ahead;
+} score_blocks;
+
+/* Blocks g .. g + n - 1 of a step. Loads n * bits dwords a token from row on, half of them for half
+ * the pairs, but at least 4. */
+TQ_INLINE void score_some(const score_blocks *b, uint32_t g, uint32_t n, const uint8_t *row,
+                          size_t stride, pair_fn *pair, const int pairs, const int is_uniform,
+                          const uint32_t bits)
+{
+    const uint32_t used = n * bits * (uint32_t)pairs / PAIRS, dwords = used < 4 ? 4 : used;
+    step_words words;
+    for (uint32_t i = 0; i < SETS; i++)
+        turn(words.set[i], row + i * LANES * stride, stride, dwords);
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t at = (g + i) * 32 / b->group * STEP;
+        tq_walk_on(b->ahead);
+        score_group(b->s, b->q + (size_t)(g + i) * b->n_rows, b->n_rows, &words, i * bits,
+                    b->scale + at, b->zero + at, g + i == 0, pair, pairs, is_uniform);
+    }
 }
 
 TQ_INLINE void score(const tq_codec *k, float *s, const void *prep_q, uint32_t n_rows,
                      tq_const_planes keys, uint32_t n, pair_fn *pair, const int is_uniform,
                      const uint32_t bits)
 {
-    /* Loads take 4 dwords: groups that end with one, or as near as the registers allow. */
+    /* Loads take 4 dwords: groups that end with one, or as near as the registers allow. What is
+     * left at the end of rows, two groups at most, is loaded from a copy. */
     const uint32_t at_once = bits == 2 ? 2 : bits == 5 ? 4 : 1;
-    const uint32_t n_groups = k->dim / 32;
-    tq_walk ahead = tq_walk_begin(keys, (n + STEP - 1) / STEP * n_groups);
+    const uint32_t n_blocks = (k->dim + 31) / 32;
+    const uint32_t in_place = bits == 2 ? k->dim / 64 * 2 : k->dim / 32;
+    const size_t begin = (size_t)in_place * bits * 4;
+    uint8_t ends[TQ_TILE * TQ_END_BYTES];
+    tq_walk ahead = tq_walk_begin(keys, (n + STEP - 1) / STEP * n_blocks);
+    if (in_place < n_blocks)
+        tq_copy_ends(ends, keys.codes + begin, keys.codes_stride, k->code_bytes - begin,
+                     (n + STEP - 1) / STEP * STEP, n);
     for (uint32_t t = 0; t < n; t += STEP) {
         float scale[MAX_GROUPS * STEP], zero[MAX_GROUPS * STEP];
+        const score_blocks b = {s + t, prep_q, n_rows, k->group, scale, zero, &ahead};
         const uint8_t *row = keys.codes + t * keys.codes_stride;
         size_t stride = keys.codes_stride;
         uint8_t copy[STEP * MAX_GROUPS * 32];
@@ -250,59 +292,41 @@ TQ_INLINE void score(const tq_codec *k, float *s, const void *prep_q, uint32_t n
         }
         tq_load_columns(scale, STEP, keys.scale, keys.scale_stride, t, STEP, n, k->n_groups);
         tq_load_columns(zero, STEP, keys.zero, keys.zero_stride, t, STEP, n, k->n_groups);
-        for (uint32_t g = 0; g < n_groups; g += at_once, row += (size_t)at_once * bits * 4) {
-            const uint32_t groups = n_groups - g < at_once ? n_groups - g : at_once;
-            step_words words;
-            for (uint32_t i = 0; i < SETS; i++)
-                turn(words.set[i], row + i * LANES * stride, stride, groups * bits);
-            for (uint32_t i = 0; i < groups; i++) {
-                const uint32_t at = (g + i) * 32 / k->group * STEP;
-                tq_walk_on(&ahead);
-                score_group(s + t, (const prepared *)prep_q + (size_t)(g + i) * n_rows, n_rows,
-                            &words, i * bits, scale + at, zero + at, g + i == 0, pair, is_uniform);
-            }
+        for (uint32_t g = 0; g < in_place; g += at_once, row += (size_t)at_once * bits * 4)
+            score_some(&b, g, in_place - g < at_once ? in_place - g : at_once, row, stride, pair,
+                       PAIRS, is_uniform, bits);
+        if (in_place < n_blocks) {
+            const uint8_t *end = ends + t * TQ_END_BYTES;
+            /* The first half of a group is its first eight pairs, but for 5 bits. */
+            if (bits != 5 && k->dim - in_place * 32 <= 16)
+                score_some(&b, in_place, 1, end, TQ_END_BYTES, pair, PAIRS / 2, is_uniform, bits);
+            else
+                score_some(&b, in_place, n_blocks - in_place, end, TQ_END_BYTES, pair, PAIRS,
+                           is_uniform, bits);
         }
     }
 }
 
-#define KERNELS(name, linkage, format, is_uniform, bits)                                           \
-    linkage void name##prep_##format(const tq_codec *k, void *dst, const float *q,                 \
-                                     uint32_t n_rows)                                              \
+#define KERNELS(format, is_uniform, bits)                                                          \
+    void tq_avx2_prep_##format(const tq_codec *k, void *dst, const float *q, uint32_t n_rows)      \
     {                                                                                              \
         prep(k, dst, q, n_rows, bits);                                                             \
     }                                                                                              \
-    linkage void name##score_##format(const tq_codec *k, float *s, const void *prep_q,             \
-                                      uint32_t n_rows, tq_const_planes keys, uint32_t n)           \
+    void tq_avx2_score_##format(const tq_codec *k, float *s, const void *prep_q, uint32_t n_rows,  \
+                                tq_const_planes keys, uint32_t n)                                  \
     {                                                                                              \
         score(k, s, prep_q, n_rows, keys, n, pair_##format, is_uniform, bits);                     \
     }
 
-KERNELS(tq_avx2_, , k2, 0, 2)
-KERNELS(tq_avx2_, , k4, 0, 4)
-KERNELS(tq_avx2_, , k5, 0, 5)
-KERNELS(tq_avx2_, , k8, 0, 8)
+KERNELS(k2, 0, 2)
+KERNELS(k4, 0, 4)
+KERNELS(k5, 0, 5)
+KERNELS(k8, 0, 8)
 
 TQ_INLINE __m256i pair_uniform4(const __m256i *words, const int i)
 {
     return pair_k4(words, i);
 }
 
-KERNELS(blocks_, static, uniform4, 1, 4)
-KERNELS(blocks_, static, uniform8, 1, 8)
-
-/* Rows of uniform groups may have any multiple of 8 elements. */
-#define UNIFORM_KERNELS(bits)                                                                      \
-    void tq_avx2_prep_uniform##bits(const tq_codec *k, void *prep, const float *q,                 \
-                                    uint32_t n_rows)                                               \
-    {                                                                                              \
-        (k->dim % 32 == 0 ? blocks_prep_uniform##bits : tq_avx2_prep_f32)(k, prep, q, n_rows);     \
-    }                                                                                              \
-    void tq_avx2_score_uniform##bits(const tq_codec *k, float *s, const void *prep,                \
-                                     uint32_t n_rows, tq_const_planes keys, uint32_t n)            \
-    {                                                                                              \
-        (k->dim % 32 == 0 ? blocks_score_uniform##bits : tq_avx2_score_decoded)(k, s, prep,        \
-                                                                                n_rows, keys, n);  \
-    }
-
-UNIFORM_KERNELS(4)
-UNIFORM_KERNELS(8)
+KERNELS(uniform4, 1, 4)
+KERNELS(uniform8, 1, 8)

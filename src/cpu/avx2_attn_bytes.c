@@ -30,8 +30,10 @@ typedef struct coarse {
     float shift;  /* of a format with offsets, else 0 */
 } coarse;
 
-/* Two groups of four tokens, whose rows are `stride` bytes apart, into quads at a and b. */
-typedef void expand_fn(uint8_t *a, uint8_t *b, const uint8_t *row, size_t stride, __m256i book);
+/* Two groups of four tokens, whose rows are `stride` bytes apart, into quads at a and b. Alone: one
+ * group of four tokens to a, of the next four to b; reads up to 16 bytes of each. */
+typedef void expand_fn(uint8_t *a, uint8_t *b, const uint8_t *row, size_t stride, __m256i book,
+                       const int alone);
 
 /* Put the sums of the two registers of half a group into element order. */
 typedef void order_fn(__m256 *a, __m256 *b);
@@ -43,6 +45,20 @@ TQ_INLINE __m256i load32(const uint8_t *p)
     return _mm256_loadu_si256((const __m256i *)(const void *)p);
 }
 
+TQ_INLINE __m128i load16(const uint8_t *p)
+{
+    return _mm_loadu_si128((const __m128i *)(const void *)p);
+}
+
+/* 16 bytes a group: two of them, or one of this token and one of four tokens on. */
+TQ_INLINE __m256i load_groups(const uint8_t *row, size_t stride, const int alone)
+{
+    if (!alone)
+        return load32(row);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(load16(row)), load16(row + 4 * stride),
+                                   1);
+}
+
 TQ_INLINE void store_lanes(uint8_t *low, uint8_t *high, __m256i x)
 {
     _mm_storeu_si128((__m128i *)(void *)low, _mm256_castsi256_si128(x));
@@ -51,11 +67,14 @@ TQ_INLINE void store_lanes(uint8_t *low, uint8_t *high, __m256i x)
 
 /* 16 bytes a group. Dword of a quad: byte c of the four rows; a register has 4 of them of each
  * group, and both nibbles of them follow each other. */
-TQ_INLINE void expand_4(uint8_t *a, uint8_t *b, const uint8_t *row, size_t stride, __m256i book)
+TQ_INLINE void expand_4(uint8_t *a, uint8_t *b, const uint8_t *row, size_t stride, __m256i book,
+                        const int alone)
 {
     const __m256i mask = _mm256_set1_epi8(15);
-    const __m256i r0 = load32(row), r1 = load32(row + stride);
-    const __m256i r2 = load32(row + 2 * stride), r3 = load32(row + 3 * stride);
+    const __m256i r0 = load_groups(row, stride, alone);
+    const __m256i r1 = load_groups(row + stride, stride, alone);
+    const __m256i r2 = load_groups(row + 2 * stride, stride, alone);
+    const __m256i r3 = load_groups(row + 3 * stride, stride, alone);
     const __m256i x = _mm256_unpacklo_epi8(r0, r1), y = _mm256_unpacklo_epi8(r2, r3);
     const __m256i z = _mm256_unpackhi_epi8(r0, r1), w = _mm256_unpackhi_epi8(r2, r3);
     const __m256i quad[4] = {_mm256_unpacklo_epi16(x, y), _mm256_unpackhi_epi16(x, y),
@@ -77,12 +96,15 @@ TQ_INLINE void order_4(__m256 *a, __m256 *b)
 }
 
 /* 8 bytes a group. A dword has byte c of the rows, its field f is element 4c + f. */
-TQ_INLINE void expand_2(uint8_t *a, uint8_t *b, const uint8_t *row, size_t stride, __m256i book)
+TQ_INLINE void expand_2(uint8_t *a, uint8_t *b, const uint8_t *row, size_t stride, __m256i book,
+                        const int alone)
 {
     const __m256i mask = _mm256_set1_epi8(3);
     __m256i r[4];
     TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-        const __m128i x = _mm_loadu_si128((const __m128i *)(const void *)(row + i * stride));
+        __m128i x = load16(row + i * stride);
+        if (alone)
+            x = _mm_unpacklo_epi64(x, load16(row + (i + 4) * stride));
         r[i] = _mm256_permute4x64_epi64(_mm256_castsi128_si256(x), 0x10);
     }
     const __m256i x = _mm256_unpacklo_epi8(r[0], r[1]), y = _mm256_unpacklo_epi8(r[2], r[3]);
@@ -136,7 +158,8 @@ TQ_INLINE void expand_3_group(uint8_t *dst, const __m256i x[4], __m256i gather0,
 
 /* 12 bytes a group. Loads of 16 begin with the first group and end with the second. Low lane: pairs
  * 0..3 and 8..11, high lane: 4..7 and 12..15. */
-TQ_INLINE void expand_3(uint8_t *a, uint8_t *b, const uint8_t *row, size_t stride, __m256i book)
+TQ_INLINE void expand_3(uint8_t *a, uint8_t *b, const uint8_t *row, size_t stride, __m256i book,
+                        const int alone)
 {
     const __m256i gather1 = _mm256_setr_epi8(0, 1, 0, 1, 1, 2, 2, 3, 6, 7, 6, 7, 7, 8, 8, 9, 3, 4,
                                              3, 4, 4, 5, 5, 6, 9, 10, 9, 10, 10, 11, 11, 12);
@@ -145,12 +168,16 @@ TQ_INLINE void expand_3(uint8_t *a, uint8_t *b, const uint8_t *row, size_t strid
     const __m256i four = _mm256_set1_epi8(4);
     __m256i x[4];
     TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-        x[i] = _mm256_broadcastsi128_si256(
-            _mm_loadu_si128((const __m128i *)(const void *)(row + i * stride)));
+        x[i] = _mm256_broadcastsi128_si256(load16(row + i * stride));
     expand_3_group(a, x, gather0, gather1, book);
+    if (alone) {
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+            x[i] = _mm256_broadcastsi128_si256(load16(row + (i + 4) * stride));
+        expand_3_group(b, x, gather0, gather1, book);
+        return;
+    }
     TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-        x[i] = _mm256_broadcastsi128_si256(
-            _mm_loadu_si128((const __m128i *)(const void *)(row + i * stride + 8)));
+        x[i] = _mm256_broadcastsi128_si256(load16(row + i * stride + 8));
     /* -1 becomes 3, any byte: its bits are shifted out. The last word's upper byte would be 16;
      * its pair ends in the lower. */
     expand_3_group(b, x, _mm256_min_epu8(_mm256_add_epi8(gather0, four), _mm256_set1_epi8(15)),
@@ -257,16 +284,19 @@ TQ_INLINE void block(float *acc, size_t acc_stride, const weights *by, const end
     }
 }
 
-/* Two groups for `rows` rows. quads [2][QUADS][QUAD_BYTES]; scale, offset (or NULL): [64] each;
- * bound [64]: the largest scale of all groups, or NULL: each group has its own steps. */
+/* Up to two groups, `halves` times 16 elements, for `rows` rows. quads [2][QUADS][QUAD_BYTES];
+ * scale, offset (or NULL): [64] each; bound [64]: the largest scale of all groups, or NULL: each
+ * group has its own steps. */
 TQ_INLINE void two_groups(float *acc, size_t acc_stride, const float *w, const float *alpha,
                           const uint8_t *quads, const float *const scale[2],
                           const float *const offset[2], const float *bound, uint32_t n_units,
-                          tq_walk *ahead, const coarse *f, order_fn *order, const int wide,
-                          const uint32_t rows)
+                          uint32_t halves, tq_walk *ahead, const coarse *f, order_fn *order,
+                          const int wide, const uint32_t rows)
 {
     tq_weight_steps by;
     TQ_UNROLL_FOR (uint32_t g = 0; g < 2; g++) {
+        if (2 * g >= halves)
+            break;
         weights words;
         ends of = {.base = {0}};
         __m128 down;
@@ -289,50 +319,78 @@ TQ_INLINE void two_groups(float *acc, size_t acc_stride, const float *w, const f
         if (offset[g])
             TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
                 of.base[r] = tq_dot_tile(w + r * TQ_TILE, offset[g]);
-        for (uint32_t half = 0; half < 2; half++)
+        for (uint32_t half = 0; half < 2 && 2 * g + half < halves; half++)
             block(acc + g * GROUP + half * 16, acc_stride, &words, &of, alpha,
                   quads + g * QUADS * QUAD_BYTES + half * HALF_BYTES, n_units, ahead, order, wide,
                   rows);
     }
 }
 
-/* scale, offset (or NULL) [n_groups][64]; bound as above. */
+/* Two groups of all tokens into quads. */
+TQ_INLINE void expand_groups(uint8_t *quads, const uint8_t *codes, size_t stride, uint32_t n,
+                             const coarse *f, expand_fn *expand, const uint32_t bits)
+{
+    const uint8_t *last = codes + (n - 1) * stride;
+    uint8_t *to = quads, *const end = quads + 4 * ((n + 15) / 16) * QUAD_BYTES;
+    uint32_t left = n;
+    for (; left >= 4; left -= 4, to += QUAD_BYTES, codes += 4 * stride)
+        expand(to, to + QUADS * QUAD_BYTES, codes, stride, f->book, 0);
+    for (; to < end; to += QUAD_BYTES, left = 0) { /* tokens from n on repeat the last */
+        uint8_t copy[4][GROUP];
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint8_t *from = i < left ? codes + i * stride : last;
+            memcpy(copy[i], from, GROUP / 4 * bits);
+        }
+        expand(to, to + QUADS * QUAD_BYTES, copy[0], GROUP, f->book, 0);
+    }
+}
+
+/* What is left behind pairs of groups, `halves` times 16 elements, from a copy that may be read
+ * beyond them. */
+TQ_INLINE void expand_rest(uint8_t *quads, const uint8_t *codes, size_t stride, uint32_t n,
+                           uint32_t halves, const coarse *f, expand_fn *expand, const uint32_t bits)
+{
+    uint8_t room[TQ_TILE * TQ_END_BYTES];
+    const uint32_t tokens = (n + 15) / 16 * 16;
+    const uint8_t *row = room;
+    uint8_t *to = quads;
+    tq_copy_ends(room, codes, stride, (size_t)halves * 2 * bits, tokens, n);
+    if (halves > 2)
+        for (uint32_t t = 0; t < tokens; t += 4, row += 4 * TQ_END_BYTES, to += QUAD_BYTES)
+            expand(to, to + QUADS * QUAD_BYTES, row, TQ_END_BYTES, f->book, 0);
+    else
+        for (uint32_t t = 0; t < tokens; t += 8, row += 8 * TQ_END_BYTES, to += 2 * QUAD_BYTES)
+            expand(to, to + QUAD_BYTES, row, TQ_END_BYTES, f->book, 1);
+}
+
+/* scale, offset (or NULL) [n_groups][64]; bound as above. dim a multiple of 16. */
 TQ_INLINE void weigh_rows(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
                           const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n,
                           const float *scale, const float *offset, const float *bound,
                           const coarse *f, expand_fn *expand, order_fn *order, const uint32_t bits,
                           const int wide)
 {
-    const uint32_t n_groups = v->dim / GROUP, n_units = (n + 15) / 16;
+    const uint32_t n_halves = v->dim / 16, n_units = (n + 15) / 16;
     uint8_t quads[2 * QUADS * QUAD_BYTES];
-    tq_walk ahead = tq_walk_begin(values, n_groups * 2); /* rows 0..3 do it */
-    for (uint32_t g = 0; g < n_groups; g += 2) {
-        const size_t stride = values.codes_stride;
-        const uint8_t *codes = values.codes + (size_t)g * (GROUP / 8) * bits;
-        const uint8_t *last = codes + (n - 1) * stride;
+    tq_walk ahead = tq_walk_begin(values, n_halves); /* rows 0..3 do it */
+    for (uint32_t h = 0; h < n_halves; h += 4) {
+        const uint32_t halves = n_halves - h < 4 ? n_halves - h : 4;
+        const uint8_t *codes = values.codes + (size_t)h * 2 * bits;
         const float *s[2], *o[2];
         TQ_UNROLL_FOR (uint32_t i = 0; i < 2; i++) {
-            const size_t at = (size_t)(g + i) * GROUP / v->group * TQ_TILE;
+            const size_t at = (size_t)(h + 2 * i) * 16 / v->group * TQ_TILE;
             s[i] = scale + at;
             o[i] = offset ? offset + at : NULL;
         }
-        uint8_t *to = quads, *const end = quads + 4 * n_units * QUAD_BYTES;
-        uint32_t left = n;
-        for (; left >= 4; left -= 4, to += QUAD_BYTES, codes += 4 * stride)
-            expand(to, to + QUADS * QUAD_BYTES, codes, stride, f->book);
-        for (; to < end; to += QUAD_BYTES, left = 0) { /* tokens from n on repeat the last */
-            uint8_t copy[4][GROUP];
-            for (uint32_t i = 0; i < 4; i++) {
-                const uint8_t *from = i < left ? codes + i * stride : last;
-                memcpy(copy[i], from, GROUP / 4 * bits);
-            }
-            expand(to, to + QUADS * QUAD_BYTES, copy[0], GROUP, f->book);
-        }
+        if (halves == 4)
+            expand_groups(quads, codes, values.codes_stride, n, f, expand, bits);
+        else
+            expand_rest(quads, codes, values.codes_stride, n, halves, f, expand, bits);
         for (uint32_t r = 0; r < n_rows; r += TQ_SUM_ROWS) {
-            float *dst = acc + r * acc_stride + (size_t)g * GROUP;
+            float *dst = acc + r * acc_stride + (size_t)h * 16;
 #define CALL(n_of_rows)                                                                            \
-    two_groups(dst, acc_stride, w + r * TQ_TILE, alpha + r, quads, s, o, bound, n_units, &ahead,   \
-               f, order, wide, n_of_rows)
+    two_groups(dst, acc_stride, w + r * TQ_TILE, alpha + r, quads, s, o, bound, n_units, halves,   \
+               &ahead, f, order, wide, n_of_rows)
             switch (n_rows - r) {
             case 1:
                 CALL(1);
@@ -358,6 +416,10 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
                      const int wide)
 {
     const int has_offset = f->shift > 0;
+    if (v->dim % 16) { /* 24, 40, 72 ...: what no model has */
+        tq_avx2_weigh_decoded(v, acc, acc_stride, w, alpha, n_rows, values, n);
+        return;
+    }
     float scale[MAX_GROUPS * TQ_TILE], offset[MAX_GROUPS * TQ_TILE];
     tq_load_columns(scale, TQ_TILE, values.scale, values.scale_stride, 0, TQ_TILE, n, v->n_groups);
     /* Rotated groups are about as large as each other, others need not be. */
@@ -418,21 +480,11 @@ LLOYD_KERNEL(3, 0.0834568379f, 0, 0)
 LLOYD_KERNEL(4, 0.0240765466f, -0.000278536f, 1)
 
 /* Codes minus 8: their middle goes to the offset. */
-static void weigh_uniform4(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
-                           const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n)
+void tq_avx2_weigh_uniform4(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
+                            const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n)
 {
     const __m256i book = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7));
     const coarse f = {book, 1, 0, 8};
     weigh(v, acc, acc_stride, w, alpha, n_rows, values, n, &f, expand_4, order_4, 4, 0);
-}
-
-/* Rows of uniform groups may have any multiple of 8 elements. */
-void tq_avx2_weigh_uniform4(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
-                            const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n)
-{
-    if (v->dim % (2 * GROUP) == 0)
-        weigh_uniform4(v, acc, acc_stride, w, alpha, n_rows, values, n);
-    else
-        tq_avx2_weigh_decoded(v, acc, acc_stride, w, alpha, n_rows, values, n);
 }

@@ -291,33 +291,36 @@ TQ_INLINE void quantise_weights(int16_t *w16, float *factor, const float *w, con
         }
 }
 
-/* Two groups of 32 elements for `rows` rows. scale, offset: [64] of each. */
-TQ_INLINE void two_groups(float *acc, size_t acc_stride, const float *w, const float *alpha,
-                          const uint8_t *codes, size_t stride, const float *const scale[2],
-                          const float *const offset[2], uint32_t n, tq_walk *ahead, const fine *f,
-                          numbers_fn *numbers, order_fn *order, const uint32_t bits,
-                          const uint32_t rows)
+/* A group of 32 elements, or `halves` times 16 of them, for `rows` rows. scale, offset: [64]. */
+TQ_INLINE void one_group(float *acc, size_t acc_stride, const float *w, const float *alpha,
+                         const uint8_t *codes, size_t stride, const float *scale,
+                         const float *offset, uint32_t n, uint32_t halves, tq_walk *ahead,
+                         const fine *f, numbers_fn *numbers, order_fn *order, const uint32_t bits,
+                         const uint32_t rows)
 {
-    for (uint32_t g = 0; g < 2; g++, codes += GROUP * bits / 8, acc += GROUP) {
-        int16_t w16[MAX_ROWS * TQ_TILE];
-        float factor[MAX_ROWS], base[MAX_ROWS] = {0};
-        quantise_weights(w16, factor, w, scale[g], f, (n + 15) / 16 * 16, rows);
-        if (bits == 8)
-            TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
-                base[r] = tq_dot_tile(w + r * TQ_TILE, offset[g]);
-        block(acc, acc_stride, w16, factor, base, alpha, codes, stride, n, ahead, f, numbers, order,
-              0, rows);
+    int16_t w16[MAX_ROWS * TQ_TILE];
+    float factor[MAX_ROWS], base[MAX_ROWS] = {0};
+    quantise_weights(w16, factor, w, scale, f, (n + 15) / 16 * 16, rows);
+    if (bits == 8)
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+            base[r] = tq_dot_tile(w + r * TQ_TILE, offset);
+    block(acc, acc_stride, w16, factor, base, alpha, codes, stride, n, ahead, f, numbers, order, 0,
+          rows);
+    if (halves > 1)
         block(acc + 16, acc_stride, w16, factor, base, alpha, codes, stride, n, ahead, f, numbers,
               order, 1, rows);
-    }
 }
 
 TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
                      const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n,
                      const fine *f, numbers_fn *numbers, order_fn *order, const uint32_t bits)
 {
-    const uint32_t n_blocks = v->dim / GROUP;
-    tq_walk ahead = tq_walk_begin(values, n_blocks * 2 * (n / 4)); /* rows 0..3 do it */
+    if (v->dim % 16) { /* 24, 40, 72 ...: what no model has */
+        tq_avx2_weigh_decoded(v, acc, acc_stride, w, alpha, n_rows, values, n);
+        return;
+    }
+    const uint32_t n_halves = v->dim / 16;
+    tq_walk ahead = tq_walk_begin(values, n_halves * (n / 4)); /* rows 0..3 do it */
     float scale[MAX_GROUPS * TQ_TILE], offset[MAX_GROUPS * TQ_TILE];
     tq_load_columns(scale, TQ_TILE, values.scale, values.scale_stride, 0, TQ_TILE, n, v->n_groups);
     if (values.zero && v->zero_bytes)
@@ -327,16 +330,22 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
         memset(offset, 0, sizeof(float) * v->n_groups * TQ_TILE);
     if (bits == 8)
         tq_shift_offsets(offset, scale, f->shift, v->n_groups);
-    for (uint32_t g = 0; g < n_blocks; g += 2) {
-        const uint32_t at[2] = {g * GROUP / v->group, (g + 1) * GROUP / v->group};
-        const float *const s[2] = {scale + at[0] * TQ_TILE, scale + at[1] * TQ_TILE};
-        const float *const o[2] = {offset + at[0] * TQ_TILE, offset + at[1] * TQ_TILE};
-        const uint8_t *codes = values.codes + g * (GROUP * bits / 8);
+    for (uint32_t h = 0; h < n_halves; h += 2) {
+        const uint32_t halves = n_halves - h < 2 ? 1 : 2;
+        const float *s = scale + h * 16 / v->group * TQ_TILE;
+        const float *o = offset + h * 16 / v->group * TQ_TILE;
+        const uint8_t *codes = values.codes + h * (2 * bits);
+        size_t stride = values.codes_stride;
+        uint8_t ends[TQ_TILE * TQ_END_BYTES];
+        if (bits == 5 && halves == 1) { /* loads take 16 of 10 bytes */
+            tq_copy_ends(ends, codes, stride, 10, n, n);
+            codes = ends, stride = TQ_END_BYTES;
+        }
         for (uint32_t r = 0; r < n_rows; r += MAX_ROWS) {
-            float *dst = acc + r * acc_stride + g * GROUP;
+            float *dst = acc + r * acc_stride + h * 16;
 #define CALL(n_of_rows)                                                                            \
-    two_groups(dst, acc_stride, w + r * TQ_TILE, alpha + r, codes, values.codes_stride, s, o, n,   \
-               &ahead, f, numbers, order, bits, n_of_rows)
+    one_group(dst, acc_stride, w + r * TQ_TILE, alpha + r, codes, stride, s, o, n, halves, &ahead, \
+              f, numbers, order, bits, n_of_rows)
             switch (n_rows - r) {
             case 1:
                 CALL(1);
@@ -367,15 +376,4 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
 
 KERNEL(tq_avx2_weigh_v5, v5, 5)
 KERNEL(tq_avx2_weigh_v8, v8, 8)
-static KERNEL(weigh_uniform8, uniform8, 8)
-
-    /* Rows of uniform groups may have any multiple of 8 elements. */
-    void tq_avx2_weigh_uniform8(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
-                                const float *alpha, uint32_t n_rows, tq_const_planes values,
-                                uint32_t n)
-{
-    if (v->dim % (2 * GROUP) == 0)
-        weigh_uniform8(v, acc, acc_stride, w, alpha, n_rows, values, n);
-    else
-        tq_avx2_weigh_decoded(v, acc, acc_stride, w, alpha, n_rows, values, n);
-}
+KERNEL(tq_avx2_weigh_uniform8, uniform8, 8)

@@ -126,15 +126,8 @@ const tq_kernels *tq_kernels_get(uint32_t isa_mask)
     return &tq_kernels_scalar;
 }
 
-/* Affine keys and Lloyd values whose rows are no whole number of pairs of groups: coded by vectors,
+/* Affine keys and Lloyd values of other head sizes than NEON's attention takes: coded by vectors,
  * attended by the reference, which reads decoded rows. */
-#if defined(TQ_HAVE_AVX2)
-static const tq_kernels kernels_avx2_short = {
-    .codec = &tq_codec_kernels_avx2,
-    .attn = &tq_attn_kernels_scalar,
-    .isa = TQ_ISA_AVX2,
-};
-#endif
 #if defined(TQ_HAVE_NEON)
 static const tq_kernels kernels_neon_short = {
     .codec = &tq_codec_kernels_neon,
@@ -150,7 +143,7 @@ const tq_kernels *tq_kernels_grouped(uint32_t isa_mask, uint32_t dim)
     if (k == &tq_kernels_scalar || dim == 64 || dim == 128 || dim == 256 || dim == 512)
         return k;
 #if defined(TQ_HAVE_AVX2)
-    return dim % 64 == 0 ? &tq_kernels_avx2 : &kernels_avx2_short;
+    return &tq_kernels_avx2;
 #elif defined(TQ_HAVE_NEON)
     return &kernels_neon_short;
 #else
@@ -208,25 +201,19 @@ static const entry attn_entries[] = {
 #define N_CODEC_ENTRIES (sizeof(codec_entries) / sizeof(codec_entries[0]))
 #define N_ATTN_ENTRIES  (sizeof(attn_entries) / sizeof(attn_entries[0]))
 
-/* Which table serves affine keys and Lloyd values of other head sizes than 64, 128, 256 and 512: a
- * size stands for its kind. */
+/* Which table serves affine keys and Lloyd values of other head sizes than 64, 128, 256 and 512:
+ * one of them stands for all. */
+#define GROUPED_DIM 80u
 static const struct {
-    uint32_t dim;
     entry entry;
     int is_attn;
 } grouped_entries[] = {
-    {192, {"encode_k*/64n", offsetof(tq_codec_kernels, encode[TQ_KAFFINE8])}, 0},
-    {192, {"encode_v*/64n", offsetof(tq_codec_kernels, encode[TQ_KLLOYD3])}, 0},
-    {192, {"decode_k*/64n", offsetof(tq_codec_kernels, decode[TQ_KAFFINE8])}, 0},
-    {192, {"decode_v*/64n", offsetof(tq_codec_kernels, decode[TQ_KLLOYD3])}, 0},
-    {192, {"score_k*/64n", offsetof(tq_attn_kernels, score[TQ_KAFFINE8])}, 1},
-    {192, {"weigh_v*/64n", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD3])}, 1},
-    {80, {"encode_k*/other", offsetof(tq_codec_kernels, encode[TQ_KAFFINE8])}, 0},
-    {80, {"encode_v*/other", offsetof(tq_codec_kernels, encode[TQ_KLLOYD3])}, 0},
-    {80, {"decode_k*/other", offsetof(tq_codec_kernels, decode[TQ_KAFFINE8])}, 0},
-    {80, {"decode_v*/other", offsetof(tq_codec_kernels, decode[TQ_KLLOYD3])}, 0},
-    {80, {"score_k*/other", offsetof(tq_attn_kernels, score[TQ_KAFFINE8])}, 1},
-    {80, {"weigh_v*/other", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD3])}, 1},
+    {{"encode_k*/other", offsetof(tq_codec_kernels, encode[TQ_KAFFINE8])}, 0},
+    {{"encode_v*/other", offsetof(tq_codec_kernels, encode[TQ_KLLOYD3])}, 0},
+    {{"decode_k*/other", offsetof(tq_codec_kernels, decode[TQ_KAFFINE8])}, 0},
+    {{"decode_v*/other", offsetof(tq_codec_kernels, decode[TQ_KLLOYD3])}, 0},
+    {{"score_k*/other", offsetof(tq_attn_kernels, score[TQ_KAFFINE8])}, 1},
+    {{"weigh_v*/other", offsetof(tq_attn_kernels, weigh[TQ_KLLOYD3])}, 1},
 };
 
 #define N_GROUPED_ENTRIES (sizeof(grouped_entries) / sizeof(grouped_entries[0]))
@@ -263,7 +250,7 @@ tq_status tq_kernels_describe(uint32_t isa_mask, uint32_t i, const char **name, 
         i -= (uint32_t)(N_CODEC_ENTRIES + N_ATTN_ENTRIES);
         is_attn = grouped_entries[i].is_attn;
         e = &grouped_entries[i].entry;
-        k = tq_kernels_grouped(isa_mask, grouped_entries[i].dim);
+        k = tq_kernels_grouped(isa_mask, GROUPED_DIM);
     } else {
         return TQ_ERR_ARG;
     }

@@ -254,9 +254,9 @@ extern const tq_kernels tq_kernels_neon;
 const tq_kernels *tq_kernels_get(uint32_t isa_mask);
 
 /* The same for affine keys and Lloyd values. Codec entries of AVX2 and NEON take every dimension,
- * those of AVX-512 the dimensions 64, 128, 256 and 512; attention entries those four, of AVX2 every
- * multiple of 64, of scalar_attn.c all. So a codec names the table that serves its rows
- * (tq_codec.kernels), which may be plainer than its cache's, or a mixture. */
+ * those of AVX-512 the dimensions 64, 128, 256 and 512; attention entries those four, of AVX2 and
+ * scalar_attn.c all. So a codec names the table that serves its rows (tq_codec.kernels), which may
+ * be plainer than its cache's, or a mixture. */
 const tq_kernels *tq_kernels_grouped(uint32_t isa_mask, uint32_t dim);
 
 /* TQ_K... index of a format, or TQ_N_KFMT. */

@@ -24,7 +24,7 @@
 
 enum { MAX_ROWS = 13, MAX_DIM = 1024 };
 
-enum { MAX_DIMS = 11 };
+enum { MAX_DIMS = 20 };
 
 typedef struct format_case {
     tq_format format;
@@ -35,16 +35,16 @@ typedef struct format_case {
 
 #define RAW_DIMS                                                                                   \
     {                                                                                              \
-        16, 40, 64, 80, 128, 576                                                                   \
+        16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 576                               \
     }
 #define GROUP_DIMS                                                                                 \
     {                                                                                              \
-        64, 128, 256, 512, 16, 80, 96, 192, 224, 576                                               \
+        64, 128, 256, 512, 16, 24, 32, 40, 48, 72, 80, 96, 112, 144, 160, 192, 224, 576, 1024      \
     }
 
 #define ROTATED_DIMS                                                                               \
     {                                                                                              \
-        16, 40, 64, 80, 96, 128, 192, 256, 576                                                     \
+        16, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 144, 160, 192, 224, 256, 576                 \
     }
 
 static const format_case formats[] = {
