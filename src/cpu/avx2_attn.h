@@ -103,6 +103,13 @@ TQ_INLINE __m256 tq_load8_bf16(const uint8_t *p)
     return _mm256_castsi256_ps(_mm256_slli_epi32(h, 16));
 }
 
+TQ_INLINE uint16_t tq_load_u16(const uint8_t *p)
+{
+    uint16_t x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
 TQ_INLINE uint32_t tq_load_u32(const uint8_t *p)
 {
     uint32_t x;
@@ -162,44 +169,36 @@ TQ_INLINE void tq_walk_on(tq_walk *w)
 }
 
 /* f16 numbers of 8 tokens, 4 groups: dst[g][t] = row t, group g, as f32; rows dst_stride apart.
- * n_groups: 4, or 2 when the rows end after two. Tokens from n on repeat token n - 1. */
+ * n_groups: 4 or more, or fewer when the rows end with them. Tokens from n on repeat token n - 1.
+ */
 TQ_INLINE void tq_transpose_f16(float *dst, size_t dst_stride, const uint8_t *plane, size_t stride,
                                 uint32_t n, uint32_t n_groups)
 {
     __m128i row[8];
-    uint8_t copy[8][8];
-    const size_t row_bytes = n_groups >= 4 ? 8 : 4;
-    if (n < 8) {
-        for (uint32_t t = 0; t < 8; t++)
-            memcpy(copy[t], plane + (t < n ? t : n - 1) * stride, row_bytes);
-        plane = copy[0];
-        stride = 8;
+    for (uint32_t t = 0; t < 8; t++) {
+        const uint8_t *p = plane + (t < n ? t : n - 1) * stride;
+        if (n_groups >= 4) {
+            row[t] = _mm_loadl_epi64((const __m128i *)(const void *)p);
+        } else if (n_groups == 1) {
+            row[t] = _mm_cvtsi32_si128((int)tq_load_u16(p));
+        } else {
+            row[t] = _mm_cvtsi32_si128((int)tq_load_u32(p));
+            if (n_groups == 3)
+                row[t] = _mm_insert_epi16(row[t], (int)tq_load_u16(p + 4), 2);
+        }
     }
-    if (n_groups >= 4)
-        for (uint32_t t = 0; t < 8; t++)
-            row[t] = _mm_loadl_epi64((const __m128i *)(const void *)(plane + t * stride));
-    else
-        for (uint32_t t = 0; t < 8; t++)
-            row[t] = _mm_cvtsi32_si128((int)tq_load_u32(plane + t * stride));
     __m128i a = _mm_unpacklo_epi16(row[0], row[1]), b = _mm_unpacklo_epi16(row[2], row[3]);
     __m128i c = _mm_unpacklo_epi16(row[4], row[5]), d = _mm_unpacklo_epi16(row[6], row[7]);
     __m128i ab = _mm_unpacklo_epi32(a, b), cd = _mm_unpacklo_epi32(c, d);
     _mm256_storeu_ps(dst, _mm256_cvtph_ps(_mm_unpacklo_epi64(ab, cd)));
-    _mm256_storeu_ps(dst + dst_stride, _mm256_cvtph_ps(_mm_unpackhi_epi64(ab, cd)));
-    if (n_groups < 4)
+    if (n_groups > 1)
+        _mm256_storeu_ps(dst + dst_stride, _mm256_cvtph_ps(_mm_unpackhi_epi64(ab, cd)));
+    if (n_groups < 3)
         return;
     ab = _mm_unpackhi_epi32(a, b), cd = _mm_unpackhi_epi32(c, d);
     _mm256_storeu_ps(dst + 2 * dst_stride, _mm256_cvtph_ps(_mm_unpacklo_epi64(ab, cd)));
-    _mm256_storeu_ps(dst + 3 * dst_stride, _mm256_cvtph_ps(_mm_unpackhi_epi64(ab, cd)));
-}
-
-/* f16 numbers of 8 tokens and one group, as tq_transpose_f16. */
-TQ_INLINE __m256 tq_column_f16(const uint8_t *plane, size_t stride, uint32_t n)
-{
-    uint16_t h[8];
-    for (uint32_t t = 0; t < 8; t++)
-        memcpy(&h[t], plane + (t < n ? t : n - 1) * stride, sizeof h[t]);
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)h));
+    if (n_groups > 3)
+        _mm256_storeu_ps(dst + 3 * dst_stride, _mm256_cvtph_ps(_mm_unpackhi_epi64(ab, cd)));
 }
 
 /* f16 numbers of a tile: dst [n_groups][dst_stride], `tokens` of them from token t on, a multiple
@@ -214,14 +213,19 @@ TQ_INLINE void tq_load_columns(float *dst, size_t dst_stride, const uint8_t *pla
         return;
     }
     for (uint32_t i = 0; i < tokens; i += 8) {
-        const uint32_t from = t + i < n ? t + i : n - 1;
+        const uint32_t from = t + i < n ? t + i : n - 1, left = n - from;
         const uint8_t *p = plane + from * stride;
         uint32_t g = 0;
-        for (; g + 2 <= n_groups; g += n_groups - g < 4 ? 2 : 4)
-            tq_transpose_f16(dst + g * dst_stride + i, dst_stride, p + 2 * g, stride, n - from,
-                             n_groups - g);
-        if (g < n_groups)
-            _mm256_storeu_ps(dst + g * dst_stride + i, tq_column_f16(p + 2 * g, stride, n - from));
+        for (; g + 4 <= n_groups; g += 4)
+            tq_transpose_f16(dst + g * dst_stride + i, dst_stride, p + 2 * g, stride, left, 4);
+        float *rest = dst + g * dst_stride + i;
+        p += 2 * g;
+        if (n_groups - g == 3)
+            tq_transpose_f16(rest, dst_stride, p, stride, left, 3);
+        else if (n_groups - g == 2)
+            tq_transpose_f16(rest, dst_stride, p, stride, left, 2);
+        else if (n_groups - g == 1)
+            tq_transpose_f16(rest, dst_stride, p, stride, left, 1);
     }
 }
 

@@ -57,12 +57,13 @@ TQ_INLINE void put_in_pairs(int16_t *dst, __m256i a, __m256i b, const uint32_t b
     _mm256_storeu_si256((__m256i *)(void *)(dst + 16), y);
 }
 
-TQ_INLINE void prep_group(prepared *p, const float *q, const uint32_t bits)
+/* Of n elements, a multiple of 8; zeros fill it up, whatever codes they meet. */
+TQ_INLINE void prep_group(prepared *p, const float *q, const uint32_t n, const uint32_t bits)
 {
     const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
     __m256 x[4], max = _mm256_setzero_ps(), bad = _mm256_setzero_ps();
-    for (int i = 0; i < 4; i++) {
-        x[i] = _mm256_loadu_ps(q + 8 * i);
+    for (uint32_t i = 0; i < 4; i++) {
+        x[i] = 8 * i < n ? _mm256_loadu_ps(q + 8 * i) : _mm256_setzero_ps();
         __m256 a = _mm256_and_ps(x[i], magnitude);
         max = _mm256_max_ps(a, max);
         bad = _mm256_or_ps(bad, _mm256_cmp_ps(a, _mm256_set1_ps(FLT_MAX), _CMP_NLE_UQ));
@@ -75,13 +76,13 @@ TQ_INLINE void prep_group(prepared *p, const float *q, const uint32_t bits)
         return;
     }
     const __m256 inverse = _mm256_set1_ps(32767.0f / top);
-    __m256i n[4];
+    __m256i v[4];
     for (int i = 0; i < 4; i++)
-        n[i] = _mm256_cvtps_epi32(_mm256_mul_ps(x[i], inverse));
-    put_in_pairs(p->q, _mm256_permute4x64_epi64(_mm256_packs_epi32(n[0], n[1]), 0xd8),
-                 _mm256_permute4x64_epi64(_mm256_packs_epi32(n[2], n[3]), 0xd8), bits);
+        v[i] = _mm256_cvtps_epi32(_mm256_mul_ps(x[i], inverse));
+    put_in_pairs(p->q, _mm256_permute4x64_epi64(_mm256_packs_epi32(v[0], v[1]), 0xd8),
+                 _mm256_permute4x64_epi64(_mm256_packs_epi32(v[2], v[3]), 0xd8), bits);
     const __m256i four =
-        _mm256_add_epi32(_mm256_add_epi32(n[0], n[1]), _mm256_add_epi32(n[2], n[3]));
+        _mm256_add_epi32(_mm256_add_epi32(v[0], v[1]), _mm256_add_epi32(v[2], v[3]));
     __m128i sum4 = _mm_add_epi32(_mm256_castsi256_si128(four), _mm256_extracti128_si256(four, 1));
     sum4 = _mm_add_epi32(sum4, _mm_shuffle_epi32(sum4, 0x4e));
     const int32_t sum = _mm_cvtsi128_si32(_mm_add_epi32(sum4, _mm_shuffle_epi32(sum4, 0xb1)));
@@ -89,20 +90,18 @@ TQ_INLINE void prep_group(prepared *p, const float *q, const uint32_t bits)
     p->sum = p->scale * (float)sum;
 }
 
-/* A short last group is filled up with zeros, whatever codes they meet. */
 TQ_INLINE void prep(const tq_codec *k, void *dst, const float *q, uint32_t n_rows,
                     const uint32_t bits)
 {
-    const uint32_t whole = k->dim / 32, rest = k->dim % 32;
     prepared *p = dst;
-    for (uint32_t g = 0; g < whole; g++)
-        for (uint32_t r = 0; r < n_rows; r++, p++)
-            prep_group(p, q + (size_t)r * k->dim + (size_t)g * 32, bits);
-    for (uint32_t r = 0; rest && r < n_rows; r++, p++) {
-        float last[32] = {0};
-        memcpy(last, q + (size_t)r * k->dim + (size_t)whole * 32, rest * sizeof *last);
-        prep_group(p, last, bits);
-    }
+    for (uint32_t j = 0; j < k->dim; j += 32)
+        for (uint32_t r = 0; r < n_rows; r++, p++) {
+            const float *x = q + (size_t)r * k->dim + j;
+            if (k->dim - j >= 32)
+                prep_group(p, x, 32, bits);
+            else
+                prep_group(p, x, k->dim - j, bits);
+        }
 }
 
 /* ---- Tokens to lanes ------------------------------------------------------------------- */

@@ -66,58 +66,6 @@ void tq_avx2_take_fifth_bits(tq_level_source *s)
 
 /* ---- Rows ------------------------------------------------------------------------------ */
 
-/* Nibbles of a row of 2 or 3 bits: m from the plane of two bits, bit 2 from that of single bits. */
-TQ_INLINE void row_nibbles(uint8_t *out, const uint8_t *codes, uint32_t dim, const int bits)
-{
-    const uint32_t n2 = dim / 4, n1 = dim / 8;
-    const __m128i low = _mm_set1_epi8(0x33), high = _mm_set1_epi8(0x44);
-
-    for (uint32_t i = 0; i < n2; i += 16) {
-        const __m128i x = load128(codes + i);
-        _mm_storeu_si128((__m128i *)(void *)(out + i), _mm_and_si128(x, low));
-        _mm_storeu_si128((__m128i *)(void *)(out + n2 + i),
-                         _mm_and_si128(_mm_srli_epi16(x, 2), low));
-    }
-    for (uint32_t i = 0; bits == 3 && i < n1; i += 8) {
-        const __m128i x = _mm_loadl_epi64((const __m128i *)(const void *)(codes + n2 + i));
-        const __m128i sign[4] = {_mm_slli_epi16(x, 2), _mm_slli_epi16(x, 1), x,
-                                 _mm_srli_epi16(x, 1)};
-        TQ_UNROLL_FOR (uint32_t r = 0; r < 4; r++) {
-            __m128i *dst = (__m128i *)(void *)(out + r * n1 + i);
-            const __m128i both = _mm_or_si128(_mm_loadl_epi64(dst), _mm_and_si128(sign[r], high));
-            _mm_storel_epi64(dst, both);
-        }
-    }
-}
-
-TQ_INLINE void row_nibbles_128(uint8_t *out, const uint8_t *codes, const int bits)
-{
-    const __m256i low = _mm256_set1_epi8(0x33), high = _mm256_set1_epi8(0x44);
-    const __m256i m = load256(codes);
-    __m256i a = _mm256_and_si256(m, low), b = _mm256_and_si256(_mm256_srli_epi16(m, 2), low);
-
-    if (bits == 3) {
-        const __m256i up = _mm256_setr_epi32(2, 2, 2, 2, 1, 1, 1, 1);
-        const __m256i down = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
-        const __m256i x = _mm256_broadcastsi128_si256(load128(codes + 32));
-        a = _mm256_or_si256(a, _mm256_and_si256(_mm256_sllv_epi32(x, up), high));
-        b = _mm256_or_si256(b, _mm256_and_si256(_mm256_srlv_epi32(x, down), high));
-    }
-    store256(out, a);
-    store256(out + 32, b);
-}
-
-TQ_INLINE void rows_nibbles(uint8_t *out, size_t stride, const uint8_t *codes, size_t codes_stride,
-                            uint32_t dim, uint32_t n, const int bits)
-{
-    for (uint32_t i = 0; i < n; i++, out += stride, codes += codes_stride) {
-        if (dim == 128)
-            row_nibbles_128(out, codes, bits);
-        else
-            row_nibbles(out, codes, dim, bits);
-    }
-}
-
 tq_level_rows tq_avx2_level_rows(uint8_t *room, const tq_level_source *s, tq_const_planes rows,
                                  uint32_t t, uint32_t n)
 {
@@ -136,15 +84,13 @@ tq_level_rows tq_avx2_level_rows(uint8_t *room, const tq_level_source *s, tq_con
     else if (s->in_place)
         for (uint32_t i = 0; i < n; i++)
             memcpy(room + i * stride, codes + i * rows.codes_stride, bytes);
-    else if (c->bits >= 5 && c->bits <= 6 && c->dim % 128 == 0)
-        tq_avx2_norm_wide_levels(room, stride, codes, rows.codes_stride, &s->tables, c->bits,
-                                 c->dim, n);
-    else if (!s->nibbles)
-        tq_avx2_norm_levels(c, (int8_t *)room, stride, codes, rows.codes_stride, n, s->zero);
-    else if (c->bits == 3)
-        rows_nibbles(room, stride, codes, rows.codes_stride, c->dim, n, 3);
+    else if (nibbles)
+        tq_avx2_norm_nibbles(room, stride, codes, rows.codes_stride, c->bits, c->dim, n);
+    else if (c->bits <= 6)
+        tq_avx2_norm_run_levels(room, stride, codes, rows.codes_stride, &s->tables, c->bits, c->dim,
+                                n);
     else
-        rows_nibbles(room, stride, codes, rows.codes_stride, c->dim, n, 2);
+        tq_avx2_norm_levels(c, (int8_t *)room, stride, codes, rows.codes_stride, n, s->zero);
     tq_repeat_last_row(room, stride, bytes, n);
     return (tq_level_rows){room, stride};
 }

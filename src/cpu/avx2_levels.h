@@ -88,10 +88,15 @@ void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes
 /* Level bytes of norm-codebook by code, of 2 to 6 bits; fills the tables that these need. */
 void tq_avx2_norm_tables(tq_trellis_tables *out, const tq_codebook *book, uint8_t zero);
 
-/* Levels of n rows of 5 or 6 bits of norm-codebook, by those tables; dim a multiple of 128. */
-void tq_avx2_norm_wide_levels(uint8_t *out, size_t stride, const uint8_t *codes,
-                              size_t codes_stride, const tq_trellis_tables *tables, uint32_t bits,
-                              uint32_t dim, uint32_t n);
+/* Levels of n rows of 2 to 6 bits of norm-codebook, by those tables. Up to 16 bytes behind each row
+ * are written, in order. */
+void tq_avx2_norm_run_levels(uint8_t *out, size_t stride, const uint8_t *codes, size_t codes_stride,
+                             const tq_trellis_tables *tables, uint32_t bits, uint32_t dim,
+                             uint32_t n);
+
+/* Their codes of 2 or 3 bits as tq_avx2_trellis_nibbles gives level numbers. */
+void tq_avx2_norm_nibbles(uint8_t *out, size_t stride, const uint8_t *codes, size_t codes_stride,
+                          uint32_t bits, uint32_t dim, uint32_t n);
 
 /* dst [n rounded up to 8]: f16 numbers of tokens t .. t + n - 1 of a plane as f32; those from n on
  * repeat the last. */

@@ -578,6 +578,11 @@ static void copy_row(uint8_t *level, const uint8_t *codes, uint32_t dim, uint8_t
 
     for (; j + 32 <= dim; j += 32)
         store256(level + j, _mm256_add_epi8(load256(codes + j), x));
+    if (j < dim && dim >= 32) { /* overlaps the one before */
+        j = dim - 32;
+        store256(level + j, _mm256_add_epi8(load256(codes + j), x));
+        return;
+    }
     for (; j < dim; j++)
         level[j] = (uint8_t)(codes[j] + zero);
 }

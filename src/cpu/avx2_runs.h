@@ -59,9 +59,8 @@ TQ_INLINE tq_path_bits tq_path_of_128(const uint8_t *plane)
     return p;
 }
 
-/* o: the planes of o; bits of a code. */
-TQ_INLINE tq_nibbles tq_nibbles_at(const uint8_t *o, const tq_path_bits path, uint32_t n1,
-                                   const uint32_t bits)
+/* o: bits of o, laid out as those of a plane of two bits. */
+TQ_INLINE tq_nibbles tq_nibbles_of(__m256i o, const tq_path_bits path)
 {
     const __m256i even = _mm256_set1_epi8(0x55), low2 = _mm256_set1_epi8(0x33);
     const __m256i z0 = tq_runs_of_one_bit(path.x[2]);
@@ -69,18 +68,26 @@ TQ_INLINE tq_nibbles tq_nibbles_at(const uint8_t *o, const tq_path_bits path, ui
         tq_runs_of_one_bit(_mm_xor_si128(path.x[0], _mm_xor_si128(path.x[1], path.x[3])));
     const __m256i z1_up = _mm256_slli_epi16(_mm256_and_si256(z1, even), 1);
     const __m256i z = _mm256_or_si256(_mm256_and_si256(z0, even), z1_up);
-    __m256i o2;
-
-    if (bits == 2)
-        o2 = _mm256_and_si256(tq_runs_of_one_bit(tq_load128(o)), even);
-    else
-        o2 = tq_load_halves(o, n1);
     /* z below, o above; fields 0 and 2 in one register, 1 and 3 in the other. */
-    tq_nibbles n = {_mm256_or_si256(_mm256_slli_epi16(_mm256_and_si256(o2, low2), 2),
-                                    _mm256_and_si256(z, low2)),
-                    _mm256_or_si256(_mm256_andnot_si256(low2, o2),
-                                    _mm256_and_si256(_mm256_srli_epi16(z, 2), low2))};
+    tq_nibbles n = {
+        _mm256_or_si256(_mm256_slli_epi16(_mm256_and_si256(o, low2), 2), _mm256_and_si256(z, low2)),
+        _mm256_or_si256(_mm256_andnot_si256(low2, o),
+                        _mm256_and_si256(_mm256_srli_epi16(z, 2), low2))};
     return n;
+}
+
+/* A plane of single bits, laid out as one of two. */
+TQ_INLINE __m256i tq_two_of_one_bit(__m128i plane)
+{
+    return _mm256_and_si256(tq_runs_of_one_bit(plane), _mm256_set1_epi8(0x55));
+}
+
+/* o: the planes of o; bits of a code. */
+TQ_INLINE tq_nibbles tq_nibbles_at(const uint8_t *o, const tq_path_bits path, uint32_t n1,
+                                   const uint32_t bits)
+{
+    return tq_nibbles_of(bits == 2 ? tq_two_of_one_bit(tq_load128(o)) : tq_load_halves(o, n1),
+                         path);
 }
 
 #endif
