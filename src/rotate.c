@@ -7,6 +7,7 @@
  * 5.4: Paley's constructions) sum their inputs from left to right.
  */
 #include "rotate.h"
+#include "hadamard_rows.h"
 #include "tables.h"
 
 #include <math.h>
@@ -29,17 +30,12 @@ float tq_rotate_scale(uint32_t dim)
 
 /* ---- The small factors ---- */
 
-/* Quadratic characters modulo 11, 19, 13 and 17; a test rebuilds them from their definition. */
-static const uint32_t paley_12[12] = {0x000, 0xb8a, 0xdc4, 0x6e2, 0xb70, 0x5b8,
-                                      0x2dc, 0x16e, 0x8b6, 0xc5a, 0xe2c, 0x716};
-static const uint32_t paley_20[20] = {0x00000, 0x9ea1a, 0xcf50c, 0x67a86, 0xb3d42, 0xd9ea0, 0x6cf50,
-                                      0x367a8, 0x1b3d4, 0x0d9ea, 0x86cf4, 0x4367a, 0xa1b3c, 0x50d9e,
-                                      0xa86ce, 0xd4366, 0xea1b2, 0xf50d8, 0x7a86c, 0x3d436};
-static const uint32_t conference_14[14] = {0x0000, 0x13c8, 0x2790, 0x0f22, 0x1e44, 0x3c88, 0x3912,
-                                           0x3226, 0x244e, 0x089e, 0x113c, 0x2278, 0x04f2, 0x09e4};
-static const uint32_t conference_18[18] = {0x00000, 0x0b9d0, 0x173a0, 0x2e740, 0x1ce82, 0x39d04,
-                                           0x33a0a, 0x27416, 0x0e82e, 0x1d05c, 0x3a0b8, 0x34172,
-                                           0x282e6, 0x105ce, 0x20b9c, 0x0173a, 0x02e74, 0x05ce8};
+#define ROW(i, bits) bits,
+static const uint32_t paley_12[12] = {TQ_PALEY_12(ROW)};
+static const uint32_t paley_20[20] = {TQ_PALEY_20(ROW)};
+static const uint32_t conference_14[14] = {TQ_CONFERENCE_14(ROW)};
+static const uint32_t conference_18[18] = {TQ_CONFERENCE_18(ROW)};
+#undef ROW
 
 const uint32_t *tq_hadamard_rows(uint32_t m)
 {

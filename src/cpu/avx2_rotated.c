@@ -8,6 +8,7 @@
 #include "cpu/avx2_rotated.h"
 #include "cpu/avx2.h"
 #include "f16.h"
+#include "hadamard_rows.h"
 
 /* ---- The transform ---- */
 
@@ -87,96 +88,150 @@ static void long_run(float *x, uint32_t run)
     }
 }
 
-/* Eight columns, or the four of a short run, of the m rows of a small factor. */
-typedef struct columns {
-    __m256 v[36][2]; /* each row and its negative */
-    __m256 out[36];
-} columns;
+/* ---- The small factor ---- */
 
-static const __m256 *term(const columns *c, uint32_t row, uint32_t j)
+/* t +- v[j], by bit j of a row that the compiler knows: sums are then straight lines of additions
+ * and subtractions. t - v is t + (-v), bit for bit. */
+TQ_INLINE __m256 add_term(__m256 t, const __m256 *v, const uint32_t row, const uint32_t j)
 {
-    return &c->v[j][row >> j & 1];
+    return row >> j & 1 ? _mm256_sub_ps(t, v[j]) : _mm256_add_ps(t, v[j]);
 }
 
-static __m256 negative(__m256 v)
+#define TERM(j) t = add_term(t, v, row, j)
+
+TQ_INLINE __m256 sum_12(const __m256 *v, const uint32_t row)
 {
-    return _mm256_xor_ps(v, _mm256_set1_ps(-0.0f));
+    __m256 t = v[0];
+    TERM(1), TERM(2), TERM(3), TERM(4), TERM(5), TERM(6), TERM(7), TERM(8), TERM(9), TERM(10);
+    return TERM(11);
 }
 
-static void small_paley(columns *c, uint32_t m)
+TQ_INLINE __m256 sum_20(const __m256 *v, const uint32_t row)
 {
-    const uint32_t *rows = tq_hadamard_rows(m);
-    for (uint32_t i = 0; i < m; i++) {
-        __m256 t = c->v[0][0];
-        for (uint32_t j = 1; j < m; j++)
-            t = _mm256_add_ps(t, *term(c, rows[i], j));
-        c->out[i] = t;
-    }
+    __m256 t = sum_12(v, row);
+    TERM(12), TERM(13), TERM(14), TERM(15), TERM(16), TERM(17), TERM(18);
+    return TERM(19);
 }
 
-static __m256 conference_sum(const columns *c, uint32_t row, uint32_t a, uint32_t n)
+#undef TERM
+
+/* Row a of a conference matrix: element a is 0. */
+TQ_INLINE __m256 sum_of_others(const __m256 *v, const uint32_t row, const uint32_t a,
+                               const uint32_t n)
 {
-    uint32_t j = a == 0;
-    __m256 t = *term(c, row, j);
-    for (j++; j < n; j++)
-        if (j != a)
-            t = _mm256_add_ps(t, *term(c, row, j));
+    const uint32_t first = a == 0;
+    __m256 t = v[first];
+    if (row >> first & 1)
+        t = _mm256_xor_ps(t, _mm256_set1_ps(-0.0f));
+#define TERM(j)                                                                                    \
+    if ((j) > first && (j) != a && (j) < n)                                                        \
+    t = add_term(t, v, row, j)
+    TERM(1);
+    TERM(2);
+    TERM(3);
+    TERM(4);
+    TERM(5);
+    TERM(6);
+    TERM(7);
+    TERM(8);
+    TERM(9);
+    TERM(10);
+    TERM(11);
+    TERM(12);
+    TERM(13);
+    TERM(14);
+    TERM(15);
+    TERM(16);
+    TERM(17);
+#undef TERM
     return t;
 }
 
-static void small_double(columns *c, uint32_t m)
+/* out = H_m v for m = 12, 20 and 28, 36. */
+static void small_12(__m256 *out, const __m256 *v)
 {
-    const uint32_t *rows = tq_hadamard_rows(m);
-    const uint32_t n = m / 2;
-    __m256 u[18], w[18];
+#define ROW(i, row) out[i] = sum_12(v, row);
+    TQ_PALEY_12(ROW)
+#undef ROW
+}
 
-    for (uint32_t a = 0; a < n; a++) {
-        u[a] = _mm256_add_ps(c->v[a][0], c->v[a + n][0]);
-        w[a] = _mm256_sub_ps(c->v[a][0], c->v[a + n][0]);
+static void small_20(__m256 *out, const __m256 *v)
+{
+#define ROW(i, row) out[i] = sum_20(v, row);
+    TQ_PALEY_20(ROW)
+#undef ROW
+}
+
+static void small_28(__m256 *out, const __m256 *v)
+{
+    enum { N = 14 };
+    __m256 u[N], w[N];
+    for (int a = 0; a < N; a++) {
+        u[a] = _mm256_add_ps(v[a], v[a + N]);
+        w[a] = _mm256_sub_ps(v[a], v[a + N]);
     }
-    for (int half = 0; half < 2; half++) {
-        for (uint32_t a = 0; a < n; a++) {
-            c->v[a][0] = half ? w[a] : u[a];
-            c->v[a][1] = negative(c->v[a][0]);
-        }
-        for (uint32_t a = 0; a < n; a++) {
-            __m256 t = conference_sum(c, rows[a], a, n);
-            c->out[a + (half ? n : 0)] = half ? _mm256_sub_ps(t, u[a]) : _mm256_add_ps(t, w[a]);
-        }
+#define ROW(a, row)                                                                                \
+    out[a] = _mm256_add_ps(sum_of_others(u, row, a, N), w[a]);                                     \
+    out[(a) + N] = _mm256_sub_ps(sum_of_others(w, row, a, N), u[a]);
+    TQ_CONFERENCE_14(ROW)
+#undef ROW
+}
+
+static void small_36(__m256 *out, const __m256 *v)
+{
+    enum { N = 18 };
+    __m256 u[N], w[N];
+    for (int a = 0; a < N; a++) {
+        u[a] = _mm256_add_ps(v[a], v[a + N]);
+        w[a] = _mm256_sub_ps(v[a], v[a + N]);
     }
+#define ROW(a, row)                                                                                \
+    out[a] = _mm256_add_ps(sum_of_others(u, row, a, N), w[a]);                                     \
+    out[(a) + N] = _mm256_sub_ps(sum_of_others(w, row, a, N), u[a]);
+    TQ_CONFERENCE_18(ROW)
+#undef ROW
+}
+
+/* 8, 4 or 2 columns; the other lanes are 0 and not stored. */
+TQ_INLINE __m256 load_some(const float *p, uint32_t n)
+{
+    if (n == 8)
+        return _mm256_loadu_ps(p);
+    if (n == 4)
+        return _mm256_zextps128_ps256(_mm_loadu_ps(p));
+    return _mm256_zextps128_ps256(
+        _mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)(const void *)p)));
+}
+
+TQ_INLINE void store_some(float *p, __m256 v, uint32_t n)
+{
+    if (n == 8)
+        _mm256_storeu_ps(p, v);
+    else if (n == 4)
+        _mm_storeu_ps(p, _mm256_castps256_ps128(v));
+    else
+        _mm_storel_pi((__m64 *)(void *)p, _mm256_castps256_ps128(v));
 }
 
 /* H_m across the m runs. */
 static void small_factor(float *x, uint32_t m, uint32_t run)
 {
-    columns c;
-    /* Columns of a run of 2 or 4 are taken together; the lanes beyond them are not stored. */
-    float lanes[8] = {0};
     const uint32_t step = run < 8 ? run : 8;
+    __m256 v[36], out[36];
 
     for (uint32_t b = 0; b < run; b += step) {
-        for (uint32_t j = 0; j < m; j++) {
-            const float *src = x + (size_t)j * run + b;
-            if (step < 8) {
-                memcpy(lanes, src, step * sizeof(float));
-                src = lanes;
-            }
-            c.v[j][0] = _mm256_loadu_ps(src);
-            c.v[j][1] = negative(c.v[j][0]);
-        }
-        if (m <= 20)
-            small_paley(&c, m);
+        for (uint32_t j = 0; j < m; j++)
+            v[j] = load_some(x + (size_t)j * run + b, step);
+        if (m == 12)
+            small_12(out, v);
+        else if (m == 20)
+            small_20(out, v);
+        else if (m == 28)
+            small_28(out, v);
         else
-            small_double(&c, m);
-        for (uint32_t j = 0; j < m; j++) {
-            float *dst = x + (size_t)j * run + b;
-            if (step == 8) {
-                _mm256_storeu_ps(dst, c.out[j]);
-            } else {
-                _mm256_storeu_ps(lanes, c.out[j]);
-                memcpy(dst, lanes, step * sizeof(float));
-            }
-        }
+            small_36(out, v);
+        for (uint32_t j = 0; j < m; j++)
+            store_some(x + (size_t)j * run + b, out[j], step);
     }
 }
 
