@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* test_attn_pairs.c — views made by hand: any key format beside any value format, a context whose
- * element count does not fit 32 bits, and how often bytes are read. */
+ * element count does not fit 32 bits, which head sizes the kernels take, and how often bytes are
+ * read. */
 #define _DEFAULT_SOURCE /* mmap */
 #include "support.h"
 
@@ -56,22 +57,8 @@ static void make_view(hand_made *h, tq_format k, tq_format v, uint32_t dim, uint
                         .kernels = tq_kernels_get(mask)};
 }
 
-/* PITFALL 32: where there are vector kernels, no format of a pair is left to the loops of scalar.c,
- * which take 10 to 50 times as long. */
-static void assert_vector_kernels(const hand_made *h)
-{
-    const tq_attn_kernels *plain = tq_kernels_scalar.attn;
-    const int kf = tq_kfmt(h->k.format), vf = tq_kfmt(h->v.format);
-    if ((h->view.kernels->isa & (TQ_ISA_AVX2 | TQ_ISA_AVX512)) == 0)
-        return;
-    if (h->k.kernels->attn->score[kf] == plain->score[kf])
-        fail_msg("keys of format %d are scored by scalar.c", h->k.format);
-    if (h->v.kernels->attn->weigh[vf] == plain->weigh[vf])
-        fail_msg("values of format %d are summed by scalar.c", h->v.format);
-}
-
-/* PITFALLS 10, 32: no pair is special; every one goes through the same kernels as its halves, and
- * gives the float64 answer on all paths. */
+/* PITFALL 10: no pair is special; every one goes through the same kernels as its halves, and gives
+ * the float64 answer on all paths. */
 static void every_pair_matches_float64(void **state)
 {
     (void)state;
@@ -94,7 +81,6 @@ static void every_pair_matches_float64(void **state)
             fill_page(&h, h.pages, k + 64 * D, v + 64 * D, N - 64);
             assert_non_null(h.k.kernels->attn->score[tq_kfmt(h.k.format)]);
             assert_non_null(h.v.kernels->attn->weigh[tq_kfmt(h.v.format)]);
-            assert_vector_kernels(&h);
             for (uint32_t q_len = 2; q_len < 12; q_len += 8) {
                 attn_case c = {.scheme = "f32",
                                .n_kv = 1,
@@ -210,6 +196,116 @@ static void indices_do_not_overflow(void **state)
     free(table);
 }
 
+/* ---- No rows are decoded --------------------------------------------------------------- */
+
+static const tq_codec_kernels *behind; /* the kernels behind the counting ones */
+static uint32_t n_decoded;
+
+static void count_decode(const tq_codec *c, float *dst, size_t dst_stride, tq_const_planes src,
+                         size_t n)
+{
+    n_decoded++;
+    behind->decode[tq_kfmt(c->format)](c, dst, dst_stride, src, n);
+}
+
+static void count_decode_rotated(const tq_codec *c, float *dst, size_t dst_stride,
+                                 tq_const_planes src, size_t n)
+{
+    n_decoded++;
+    behind->decode_rotated[tq_kfmt(c->format)](c, dst, dst_stride, src, n);
+}
+
+/* The paper's own quantisers, for comparison only, are decoded by the reference. */
+static int is_for_comparison(tq_format f)
+{
+    return f >= TQ_FMT_MSE1 && f <= TQ_FMT_PROD4;
+}
+
+/* Values in groups whose last one ends in the middle of a register. */
+static int is_odd_value(tq_format f, uint32_t dim, int is_value)
+{
+    const int in_groups = (f >= TQ_FMT_LLOYD_V2 && f <= TQ_FMT_LLOYD_V8) || f == TQ_FMT_UNIFORM4 ||
+                          f == TQ_FMT_UNIFORM8;
+    return is_value && in_groups && dim % 16 != 0;
+}
+
+/* Scores or sums of n tokens and some rows, with a codec whose decoder counts its calls. */
+static void attend_counting(tq_codec c, int is_value, const float *x, uint32_t n)
+{
+    enum { ROWS = 5 };
+    static uint8_t blocks[64 * 4 * 1024], prep[(ROWS + 3) * 5 * 1024] __attribute__((aligned(64)));
+    static float s[ROWS * 64], acc[ROWS * 1024];
+    static const float alpha[ROWS];
+    const int kf = tq_kfmt(c.format);
+    assert_int_equal(tq_codec_encode(&c, blocks, sizeof blocks, x, c.dim, n, NULL), TQ_OK);
+
+    behind = c.kernels->codec;
+    tq_codec_kernels codec = *behind;
+    tq_kernels table = *c.kernels;
+    codec.decode[kf] = count_decode;
+    codec.decode_rotated[kf] = count_decode_rotated;
+    table.codec = &codec;
+    c.kernels = &table;
+    n_decoded = 0;
+    const tq_const_planes rows = tq_codec_const_planes(&c, blocks);
+    if (is_value) {
+        for (uint32_t i = 0; i < ROWS * 64; i++)
+            s[i] = i % 64 < n ? 1 : 0;
+        table.attn->weigh[kf](&c, acc, c.dim, s, alpha, ROWS, rows, n);
+    } else {
+        assert_true(tq_prep_bytes(ROWS, c.dim) <= sizeof prep);
+        table.attn->prep[kf](&c, prep, x, ROWS);
+        table.attn->score[kf](&c, s, prep, ROWS, rows, n);
+    }
+}
+
+static void check_speed_floor(tq_format f, uint32_t dim, int is_value, uint32_t mask,
+                              const float *x)
+{
+    static const uint32_t counts[] = {64, 3};
+    const char *what = is_value ? "values" : "keys";
+    const int kf = tq_kfmt(f);
+    tq_codec c;
+    assert_int_equal(tq_codec_init(&c, f, dim, 0, mask), TQ_OK);
+    const tq_attn_kernels *attn = c.kernels->attn, *plain = tq_kernels_scalar.attn;
+    if (is_value ? attn->weigh[kf] == plain->weigh[kf] : attn->score[kf] == plain->score[kf])
+        fail_msg("%s of format %d, %u elements, are attended by scalar.c", what, f, dim);
+    if (is_for_comparison(f))
+        return;
+    if (c.kernels->codec->decode_rotated[kf] == tq_kernels_scalar.codec->decode_rotated[kf])
+        fail_msg("%s of format %d, %u elements, are decoded by scalar.c", what, f, dim);
+    for (int i = 0; i < 2 && !is_odd_value(f, dim, is_value); i++) {
+        attend_counting(c, is_value, x, counts[i]);
+        if (n_decoded)
+            fail_msg("%s of format %d, %u elements, %u tokens: rows are decoded", what, f, dim,
+                     counts[i]);
+    }
+}
+
+/* PITFALL 32: a format that has kernels of its own uses them at every head size. To decode rows
+ * first takes 2 to 4 times as long, the loops of scalar.c, which do that too, 10 times. */
+static void no_head_size_is_decoded(void **state)
+{
+    (void)state;
+    static const uint32_t masks[] = {TQ_ISA_AVX2, TQ_ISA_ALL};
+    static float x[64 * 1024];
+    uint64_t seed = 75;
+    for (int i = 0; i < 64 * 1024; i++)
+        x[i] = (float)test_normal(&seed);
+    for (int m = 0; m < 2; m++) {
+        if ((tq_kernels_get(masks[m])->isa & (TQ_ISA_AVX2 | TQ_ISA_AVX512)) == 0)
+            continue;
+        for (uint32_t dim = 16; dim <= TQ_DIM_MAX; dim += dim < 256 ? 8 : 64) {
+            for (int i = 0; i < N_K; i++)
+                if (tq_format_takes_dim(k_formats[i], dim))
+                    check_speed_floor(k_formats[i], dim, 0, masks[m], x);
+            for (int i = 0; i < N_V; i++)
+                if (tq_format_takes_dim(v_formats[i], dim))
+                    check_speed_floor(v_formats[i], dim, 1, masks[m], x);
+        }
+    }
+}
+
 /* ---- How often bytes are read ---------------------------------------------------------- */
 
 static const tq_attn_kernels *counted; /* the kernels behind the counting ones */
@@ -279,6 +375,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_pair_matches_float64),
+        cmocka_unit_test(no_head_size_is_decoded),
         cmocka_unit_test(indices_do_not_overflow),
         cmocka_unit_test(each_byte_is_read_once),
     };
