@@ -304,8 +304,16 @@ TQ_INLINE void few_places(uint8_t *out, size_t stride, const uint8_t *codes, siz
 
     for (uint32_t row = 0; row < n; row += ROWS, out += ROWS * stride) {
         const uint32_t rows = n - row < ROWS ? n - row : ROWS;
-        for (uint32_t i = 0; i < rows; i++, codes += codes_stride)
-            memcpy(room + i * ROOM + STEP, codes, bytes);
+        for (uint32_t i = 0; i < rows; i++, codes += codes_stride) {
+            uint8_t *to = room + i * ROOM + STEP;
+            /* Whole registers, as long as the rows behind hold what they read. */
+            if ((n - 1 - row - i) * codes_stride + bytes < ROW) {
+                memcpy(to, codes, bytes);
+                continue;
+            }
+            TQ_UNROLL_FOR (uint32_t j = 0; j < ROW; j += STEP)
+                _mm_storeu_si128((__m128i *)(void *)(to + j), tq_load128(codes + j));
+        }
         all_rows(out, stride, room + STEP, ROOM, table, rows, k);
     }
 }

@@ -133,6 +133,11 @@ static void other_dimensions_too(void **state)
         assert_adds_little("turbo8", 576, 512, kind);
         assert_adds_little("tcq5", 256, 192, kind);
     }
+    static const char *const schemes[] = {"turbo3", "turbo6", "tcq2", "tcq4", "tcq6"};
+    static const uint32_t dims[] = {32, 48, 64, 80, 96, 112, 144, 160};
+    for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++)
+        for (size_t j = 0; j < sizeof dims / sizeof dims[0]; j++)
+            assert_adds_little(schemes[i], dims[j], dims[j], NORMAL);
 }
 
 int main(void)

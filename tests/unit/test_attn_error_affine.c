@@ -106,16 +106,18 @@ static void every_width_adds_little(void **state)
             assert_adds_little(schemes[i], 128, kind);
 }
 
+/* Rows whose last group is short, or has no partner. */
 static void other_dimensions_too(void **state)
 {
-    static const char *const schemes[] = {"turbo:k8v3", "turbo:k4v4", "affine4g32", "affine8g128"};
+    static const char *const schemes[] = {"turbo:k8v3", "turbo:k4v4", "turbo:k5v5", "turbo:k8v8",
+                                          "turbo:k2v2", "affine4g32", "affine8g128"};
+    static const uint32_t dims[] = {32, 48, 80, 96, 112, 160, 192};
 
     (void)state;
     for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++)
-        for (int kind = 0; kind < TAIL; kind++) {
-            assert_adds_little(schemes[i], 80, kind);
-            assert_adds_little(schemes[i], 192, kind);
-        }
+        for (size_t j = 0; j < sizeof dims / sizeof dims[0]; j++)
+            for (int kind = 0; kind < TAIL; kind++)
+                assert_adds_little(schemes[i], dims[j], kind);
 }
 
 int main(void)

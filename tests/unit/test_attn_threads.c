@@ -7,9 +7,10 @@
 
 #include <pthread.h>
 
-static const char *const schemes[] = {"f32", "f16", "turbo:k8v3", "turbo:k5v4",
-                                      "turbo:k8v3,attn=dequant"};
-enum { N_SCHEMES = 5 };
+static const char *const schemes[] = {
+    "f32",    "f16",  "turbo:k8v3", "turbo:k5v4", "turbo:k8v3,attn=dequant",
+    "turbo4", "tcq3", "affine4"};
+enum { N_SCHEMES = 8 };
 
 typedef struct worker {
     const attn_case *c;
@@ -47,14 +48,14 @@ static void *run_rows(void *arg)
 static void threads_do_not_change_a_byte(void **state)
 {
     (void)state;
-    static const uint32_t q_lens[] = {1, 5, 150};
+    static const uint32_t q_lens[] = {1, 5, 150}, dims[] = {80, 96, 64};
     for (int s = 0; s < N_SCHEMES; s++)
         for (int j = 0; j < 3; j++) {
             attn_case c = {.scheme = schemes[s],
                            .n_kv = 3,
                            .group = 2,
-                           .d_k = 64,
-                           .d_v = 64,
+                           .d_k = dims[j],
+                           .d_v = dims[j],
                            .n_tokens = j < 2 ? 1200 : 300,
                            .cfg.q_len = q_lens[j]};
             attn_case_open(&c, 31);
