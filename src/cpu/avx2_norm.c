@@ -578,10 +578,10 @@ static void copy_row(uint8_t *level, const uint8_t *codes, uint32_t dim, uint8_t
 
     for (; j + 32 <= dim; j += 32)
         store256(level + j, _mm256_add_epi8(load256(codes + j), x));
-    if (j < dim && dim >= 32) { /* overlaps the one before */
-        j = dim - 32;
-        store256(level + j, _mm256_add_epi8(load256(codes + j), x));
-        return;
+    if (dim - j >= 16) { /* a whole register, as it is loaded soon after */
+        const __m256i last = _mm256_zextsi128_si256(load128(codes + j));
+        store256(level + j, _mm256_add_epi8(last, x));
+        j += 16;
     }
     for (; j < dim; j++)
         level[j] = (uint8_t)(codes[j] + zero);
