@@ -3,7 +3,7 @@
  *
  * Owns the plan and the merge; attn_paths.c computes a part. Three paths, chosen by the plan:
  *   FUSED    few queries: keys are scored and values summed from their bytes, in chunks of the KV
- *            range that start at multiples of 512 tokens
+ *            range that start at multiples of TQ_ATTN_CHUNK
  *   TILED    many queries: a tile of 64 tokens is decoded once per block of queries, then GEMM
  *   DEQUANT  the reference: decode to f32, plain softmax with the whole row of logits at hand
  *
@@ -19,7 +19,6 @@
 #include <math.h>
 #include <string.h>
 
-#define CHUNK       TQ_ATTN_CHUNK
 #define FUSED_Q_MAX TQ_ATTN_FUSED_Q_MAX
 #define Q_MAX       4096u
 #define GROUP_MAX   32u
@@ -98,8 +97,8 @@ static tq_status plan_shape(tq_attn_plan *p, const tq_attn_shape *s, tq_attn_mod
     uint32_t block_q = s->q_len, n_splits = 1, chunk0 = 0;
     size_t n_parts, bytes;
     if (path == TQ_PATH_FUSED) {
-        chunk0 = tq_first_visible(s, 0) / CHUNK;
-        n_splits = div_up(s->n_tokens, CHUNK) - chunk0;
+        chunk0 = tq_first_visible(s, 0) / TQ_ATTN_CHUNK(s->n_kv);
+        n_splits = div_up(s->n_tokens, TQ_ATTN_CHUNK(s->n_kv)) - chunk0;
     } else {
         block_q = path == TQ_PATH_TILED ? tiled_block_q(s) : 1;
     }
@@ -255,7 +254,7 @@ static int plan_fits(const tq_attn_plan *p, const tq_view *v)
 /* First token that a part of the fused path reads. */
 static uint32_t part_begin(const tq_attn_plan *p, uint32_t unit)
 {
-    return (p->priv[PRIV_CHUNK0] + unit) * CHUNK;
+    return (p->priv[PRIV_CHUNK0] + unit) * TQ_ATTN_CHUNK(p->priv[PRIV_N_KV]);
 }
 
 /* Where the part begins that the same thread takes next. */
@@ -304,7 +303,7 @@ tq_status tq_attn_part(const tq_attn_plan *p, const tq_view *v, const float *q, 
     if (path == TQ_PATH_FUSED) {
         const uint32_t t0 = part_begin(p, unit);
         set_next(&j, p, part);
-        tq_attn_fused(&j, t0, tq_min_u32(t0 + CHUNK, j.s.n_tokens));
+        tq_attn_fused(&j, t0, tq_min_u32(t0 + TQ_ATTN_CHUNK(j.s.n_kv), j.s.n_tokens));
     } else if (path == TQ_PATH_TILED) {
         tq_attn_tiled(&j);
     } else {

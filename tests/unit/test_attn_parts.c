@@ -90,20 +90,22 @@ static void chunks_do_not_change_a_byte(void **state)
 {
     (void)state;
     static const struct {
-        uint32_t n_tokens, q_len, window;
+        uint32_t n_tokens, q_len, window, n_kv;
         uint32_t chunks[10]; /* 0 ends */
     } cases[] = {
-        {500, 8, 0, {1, 1, 1, 1, 1, 1, 1, 1}}, /* a verify step against plain decoding */
-        {515, 8, 0, {4, 1, 3}},                /* across a border of chunks */
-        {1030, 5, 70, {4, 1}},                 /* with a window */
-        {300, 300, 0, {100, 9, 64, 127}},      /* prefill in chunks, from nothing */
-        {500, 100, 0, {50, 50}},               /* prefill behind a prefix */
-        {500, 100, 40, {9, 91}},               /* and with a window that crosses chunks */
+        {500, 8, 0, 3, {1, 1, 1, 1, 1, 1, 1, 1}}, /* a verify step against plain decoding */
+        {515, 8, 0, 3, {4, 1, 3}},                /* across a border of chunks */
+        {1027, 8, 0, 4, {4, 1, 3}},               /* of longer ones */
+        {1030, 5, 70, 3, {4, 1}},                 /* with a window */
+        {300, 300, 0, 3, {100, 9, 64, 127}},      /* prefill in chunks, from nothing */
+        {500, 100, 0, 3, {50, 50}},               /* prefill behind a prefix */
+        {500, 100, 40, 3, {9, 91}},               /* and with a window that crosses chunks */
     };
     for (int s = 0; s < N_SCHEMES; s++)
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
             attn_case c = make_case(schemes[s], cases[i].n_tokens, cases[i].q_len);
             c.cfg.window = cases[i].window;
+            c.n_kv = cases[i].n_kv;
             attn_case_open(&c, 33);
             attn_case_run(&c);
             float *out = malloc(c.n_out * sizeof *out);
@@ -193,9 +195,9 @@ static void buffers_are_as_large_as_announced(void **state)
     uint64_t seed = 36;
     for (int round = 0; round < 60; round++) {
         attn_case c = {.scheme = schemes[round % N_SCHEMES],
-                       .n_kv = 1 + (uint32_t)(test_random(&seed) % 3),
+                       .n_kv = 1 + (uint32_t)(test_random(&seed) % 5),
                        .group = 1 + (uint32_t)(test_random(&seed) % 8),
-                       .n_tokens = 1 + (uint32_t)(test_random(&seed) % 700)};
+                       .n_tokens = 1 + (uint32_t)(test_random(&seed) % 1100)};
         c.d_k = c.d_v = 64;
         if (round % N_SCHEMES < 2) {
             c.d_k = 16 + 8 * (uint32_t)(test_random(&seed) % 12);
