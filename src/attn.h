@@ -3,9 +3,9 @@
 #ifndef TQ_ATTN_H
 #define TQ_ATTN_H
 
-/* Tokens of a fused part: chunks of the KV range start at multiples of this. A part has costs of its
- * own: queries are prepared, sums written and merged. Few heads are cut finer all the same, lest
- * threads have nothing to do. */
+/* Tokens of a fused part: chunks of the KV range start at multiples of this. A part has costs of
+ * its own: queries are prepared, sums written and merged. Few heads are cut finer all the same,
+ * lest threads have nothing to do. */
 #define TQ_ATTN_CHUNK(n_kv_heads) ((n_kv_heads) >= 4 ? 1024u : 512u)
 
 /* Longest q_len that is scored on packed bytes. Beyond it, decoding a tile once for all rows and
