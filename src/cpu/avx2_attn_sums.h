@@ -49,6 +49,19 @@ typedef struct tq_weight_steps {
     __m128 down; /* what an integer stands for; NaN where that must show */
 } tq_weight_steps;
 
+/* The largest of each row, `most`, becomes `top`. */
+TQ_INLINE void tq_steps_from(tq_weight_steps *out, __m128 most, float top)
+{
+    /* Below, the quotient could overflow; beside any other tile it is 0. Above: a NaN or Inf of
+     * weights or hostile scales must show in the result. */
+    const __m128 seen = _mm_cmpge_ps(most, _mm_set1_ps(0x1p-90f));
+    const __m128 finite = _mm_cmple_ps(most, _mm_set1_ps(FLT_MAX));
+    const __m128 up = _mm_div_ps(_mm_set1_ps(top), most);
+    _mm_storeu_ps(out->up, _mm_and_ps(up, _mm_and_ps(seen, finite)));
+    const __m128 down = _mm_and_ps(_mm_mul_ps(most, _mm_set1_ps(1 / top)), seen);
+    out->down = _mm_blendv_ps(_mm_set1_ps(NAN), down, finite);
+}
+
 /* The largest weight times bound [64] becomes `top`. w [rows][64], both >= 0. A kernel decodes rows
  * that have a scale with a sign instead: no encoder writes one. */
 TQ_INLINE void tq_find_steps(tq_weight_steps *out, const float *w, const float *bound, float top,
@@ -65,15 +78,7 @@ TQ_INLINE void tq_find_steps(tq_weight_steps *out, const float *w, const float *
         }
     }
     /* A NaN made here may have a sign: it is the largest all the same. */
-    const __m128 most = tq_largest(peak);
-    /* Below, the quotient could overflow; beside any other tile it is 0. Above: a NaN or Inf of
-     * weights or hostile scales must show in the result. */
-    const __m128 seen = _mm_cmpge_ps(most, _mm_set1_ps(0x1p-90f));
-    const __m128 finite = _mm_cmple_ps(most, _mm_set1_ps(FLT_MAX));
-    const __m128 up = _mm_div_ps(_mm_set1_ps(top), most);
-    _mm_storeu_ps(out->up, _mm_and_ps(up, _mm_and_ps(seen, finite)));
-    const __m128 down = _mm_and_ps(_mm_mul_ps(most, _mm_set1_ps(1 / top)), seen);
-    out->down = _mm_blendv_ps(_mm_set1_ps(NAN), down, finite);
+    tq_steps_from(out, tq_largest(peak), top);
 }
 
 /* Bytes of the weights w [64] of a row times scale [64] times up, each rounded with what the

@@ -402,7 +402,7 @@ TQ_INLINE void round_small(uint8_t *w8, float factor[4], const float *w, const f
                                     _mm512_loadu_ps(scale + 16 * i));
             peak[r] = tq_fold_larger(_mm512_castps_si512(y[r][i]), peak[r]);
         }
-    tq_steps_from(&by, tq_fold4(peak, tq_fold_larger), TQ_WEIGHT_TOP);
+    tq_steps_from(&by, _mm_castsi128_ps(tq_fold4(peak, tq_fold_larger)), TQ_WEIGHT_TOP);
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
         const __m512 up = _mm512_set1_ps(by.up[r]);
         TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)

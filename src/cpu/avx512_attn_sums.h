@@ -80,18 +80,6 @@ TQ_INLINE __m128i tq_fold4(const __m512i x[4], tq_fold_fn *fold)
     return _mm512_castsi512_si128(fold(y, _mm512_shuffle_i64x2(y, y, 0xb1)));
 }
 
-/* As tq_find_steps, from the largest weights of four rows, as their bits. */
-TQ_INLINE void tq_steps_from(tq_weight_steps *out, __m128i largest, float top)
-{
-    const __m128 most = _mm_castsi128_ps(largest);
-    const __m128 seen = _mm_cmpge_ps(most, _mm_set1_ps(0x1p-90f));
-    const __m128 finite = _mm_cmple_ps(most, _mm_set1_ps(FLT_MAX));
-    const __m128 up = _mm_div_ps(_mm_set1_ps(top), most);
-    _mm_storeu_ps(out->up, _mm_and_ps(up, _mm_and_ps(seen, finite)));
-    const __m128 down = _mm_and_ps(_mm_mul_ps(most, _mm_set1_ps(1 / top)), seen);
-    out->down = _mm_blendv_ps(_mm_set1_ps(NAN), down, finite);
-}
-
 /* As tq_find_steps. */
 TQ_INLINE void tq_find_steps64(tq_weight_steps *out, const float *w, const float *bound,
                                const uint32_t rows)
@@ -106,7 +94,7 @@ TQ_INLINE void tq_find_steps64(tq_weight_steps *out, const float *w, const float
             peak[r] = tq_fold_larger(_mm512_castps_si512(x), peak[r]);
         }
     }
-    tq_steps_from(out, tq_fold4(peak, tq_fold_larger), TQ_WEIGHT_TOP);
+    tq_steps_from(out, _mm_castsi128_ps(tq_fold4(peak, tq_fold_larger)), TQ_WEIGHT_TOP);
 }
 
 /* acc [16] = alpha * that + factor * sum + base. */
