@@ -177,6 +177,9 @@ static bool draw(const attn_bench *b)
     find_floors(b, floors);
     for (int i = 0; i < (floors[0] == floors[1] ? 1 : 2) && !b->hot; i++, n++) {
         size_t points = collect(b, floors[i], true, x[n], y[n]);
+        if (points < 2) {
+            break; /* a line */
+        }
         snprintf(names[n], sizeof names[n], "bandwidth floor, %s", b->names[floors[i]]);
         curves[n] = (plot_curve){names[n], PLOT_FLOOR, x[n], y[n], points};
     }

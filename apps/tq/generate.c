@@ -34,7 +34,11 @@ void gen_catch_interrupts(bool one_shot)
                            .sa_flags = one_shot ? (int)SA_RESETHAND : 0};
     sigaction(SIGINT, &sa, NULL);
     if (one_shot) {
+        struct sigaction old;
         sigaction(SIGTERM, &sa, NULL);
+        if (sigaction(SIGHUP, NULL, &old) == 0 && old.sa_handler != SIG_IGN) { /* not under nohup */
+            sigaction(SIGHUP, &sa, NULL);
+        }
     }
 }
 

@@ -60,11 +60,12 @@ const char *gen_stop_name(gen_stop stop); /* "end": for programs */
 /* The closing table on stderr. */
 void gen_report(const tqe_session *s, const gen_stats *stats, gen_stop stop);
 
-/* Ctrl-C. After gen_catch_interrupts the first SIGINT only sets a flag. In one_shot mode SIGTERM is
- * the same, and a second one ends the program at once. */
+/* Ctrl-C. After gen_catch_interrupts the first SIGINT only sets a flag. In one_shot mode SIGTERM
+ * and SIGHUP are the same, and a second one ends the program at once. */
 void gen_catch_interrupts(bool one_shot);
 bool gen_interrupted(void);
-/* Exit code of a one_shot program that was interrupted: 130, or 143 after SIGTERM. */
+/* Exit code of a one_shot program that was interrupted: 130, 143 after SIGTERM, 129 after SIGHUP.
+ */
 int gen_interrupt_code(void);
 void gen_clear_interrupt(void);
 

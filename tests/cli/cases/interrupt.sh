@@ -114,10 +114,12 @@ python3 sigprompt.py "$TQ" bench attn --n-kv 16384 -t 1 --kv f16 --peer none --c
     grep -v warning
 cat k.csv
 ls k.*
-# SIGTERM does the same.
-SIGNAL=SIGTERM python3 sigprompt.py "$TQ" bench attn --n-kv 16384 -t 1 --kv f16 --peer none \
-    --csv k.csv --plot k.svg | grep -v warning
-cat k.csv
-ls k.*
+# SIGTERM and SIGHUP do the same.
+for signal in SIGTERM SIGHUP; do
+    SIGNAL=$signal python3 sigprompt.py "$TQ" bench attn --n-kv 16384 -t 1 --kv f16 --peer none \
+        --csv k.csv --plot k.svg | grep -v warning
+    cat k.csv
+    ls k.*
+done
 SIGNAL=SIGTERM python3 sigprompt.py $tiny -f long.txt -c 40000 -n 1 --save old.tqs |
     sed -n '/^exit/p; /saved/p' | digits
