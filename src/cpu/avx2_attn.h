@@ -18,6 +18,25 @@
 #define TQ_UNROLL_FOR(...) _Pragma("GCC unroll 16") for (__VA_ARGS__)
 #endif
 
+/* CALL(n) for the next n of `left` rows, at most four, so that n is known to the compiler. */
+#define TQ_CALL_ROWS(left, CALL)                                                                   \
+    do {                                                                                           \
+        switch (left) {                                                                            \
+        case 1:                                                                                    \
+            CALL(1);                                                                               \
+            break;                                                                                 \
+        case 2:                                                                                    \
+            CALL(2);                                                                               \
+            break;                                                                                 \
+        case 3:                                                                                    \
+            CALL(3);                                                                               \
+            break;                                                                                 \
+        default:                                                                                   \
+            CALL(4);                                                                               \
+            break;                                                                                 \
+        }                                                                                          \
+    } while (0)
+
 /* sum + x, in the register of the sum. With the intrinsic gcc 12 regroups a chain of additions: it
  * makes all products first, runs out of registers and waits for memory. */
 TQ_INLINE __m256i tq_add_i32(__m256i sum, __m256i x)

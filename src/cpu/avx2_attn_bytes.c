@@ -391,20 +391,7 @@ TQ_INLINE void weigh_rows(const tq_codec *v, float *acc, size_t acc_stride, cons
 #define CALL(n_of_rows)                                                                            \
     two_groups(dst, acc_stride, w + r * TQ_TILE, alpha + r, quads, s, o, bound, n_units, halves,   \
                &ahead, f, order, wide, n_of_rows)
-            switch (n_rows - r) {
-            case 1:
-                CALL(1);
-                break;
-            case 2:
-                CALL(2);
-                break;
-            case 3:
-                CALL(3);
-                break;
-            default:
-                CALL(4);
-                break;
-            }
+            TQ_CALL_ROWS(n_rows - r, CALL);
 #undef CALL
         }
     }

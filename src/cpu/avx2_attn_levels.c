@@ -245,20 +245,7 @@ void tq_avx2_weigh_norm(const tq_codec *v, float *acc, size_t acc_stride, const 
         else                                                                                       \
             step_small(v, dst, acc_stride, w + r * TQ_TILE, al, scale, &source, &st, n_of_rows);   \
     } while (0)
-            switch (n_rows - r) {
-            case 1:
-                CALL(1);
-                break;
-            case 2:
-                CALL(2);
-                break;
-            case 3:
-                CALL(3);
-                break;
-            default:
-                CALL(4);
-                break;
-            }
+            TQ_CALL_ROWS(n_rows - r, CALL);
 #undef CALL
         }
     }

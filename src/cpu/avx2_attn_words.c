@@ -346,20 +346,7 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
 #define CALL(n_of_rows)                                                                            \
     one_group(dst, acc_stride, w + r * TQ_TILE, alpha + r, codes, stride, s, o, n, halves, &ahead, \
               f, numbers, order, bits, n_of_rows)
-            switch (n_rows - r) {
-            case 1:
-                CALL(1);
-                break;
-            case 2:
-                CALL(2);
-                break;
-            case 3:
-                CALL(3);
-                break;
-            default:
-                CALL(4);
-                break;
-            }
+            TQ_CALL_ROWS(n_rows - r, CALL);
 #undef CALL
         }
     }

@@ -258,20 +258,7 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
 #define CALL(n_of_rows)                                                                            \
     chunk_rows(dst, acc_stride, w + r * TQ_TILE, alpha + r, x, quads, scale + g * TQ_TILE, some,   \
                bound, of, &ahead, n_of_rows)
-            switch (n_rows - r) {
-            case 1:
-                CALL(1);
-                break;
-            case 2:
-                CALL(2);
-                break;
-            case 3:
-                CALL(3);
-                break;
-            default:
-                CALL(4);
-                break;
-            }
+            TQ_CALL_ROWS(n_rows - r, CALL);
 #undef CALL
         }
     }

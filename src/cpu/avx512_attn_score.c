@@ -312,20 +312,7 @@ TQ_INLINE void score_k8(const tq_codec *k, float *s, const void *prep, uint32_t 
                 float *dst = s + r * TQ_TILE + t;
 #define CALL(n_of_rows)                                                                            \
     score_bytes(dst, of, x, scale + g * LANES, zero + g * LANES, g == 0, &ahead, n_of_rows)
-                switch (n_rows - r) {
-                case 1:
-                    CALL(1);
-                    break;
-                case 2:
-                    CALL(2);
-                    break;
-                case 3:
-                    CALL(3);
-                    break;
-                default:
-                    CALL(4);
-                    break;
-                }
+                TQ_CALL_ROWS(n_rows - r, CALL);
 #undef CALL
             }
         }
