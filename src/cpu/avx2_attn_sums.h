@@ -43,6 +43,16 @@ TQ_INLINE __m128 tq_largest(const __m256 x[4])
     return _mm256_castps256_ps128(tq_larger(y, z));
 }
 
+/* Is a sign bit set in x [n], n a multiple of 8? Kernels decode rows that have a scale with a sign:
+ * no encoder writes one. */
+TQ_INLINE int tq_has_sign(const float *x, uint32_t n)
+{
+    __m256 any = _mm256_setzero_ps();
+    for (uint32_t i = 0; i < n; i += 8)
+        any = _mm256_or_ps(any, _mm256_loadu_ps(x + i));
+    return _mm256_movemask_ps(any) != 0;
+}
+
 /* Rounding of the weights of up to four rows. */
 typedef struct tq_weight_steps {
     float up[4]; /* a weight times a scale times this is an integer */
@@ -62,8 +72,7 @@ TQ_INLINE void tq_steps_from(tq_weight_steps *out, __m128 most, float top)
     out->down = _mm_blendv_ps(_mm_set1_ps(NAN), down, finite);
 }
 
-/* The largest weight times bound [64] becomes `top`. w [rows][64], both >= 0. A kernel decodes rows
- * that have a scale with a sign instead: no encoder writes one. */
+/* The largest weight times bound [64] becomes `top`. w [rows][64], both >= 0. */
 TQ_INLINE void tq_find_steps(tq_weight_steps *out, const float *w, const float *bound, float top,
                              const uint32_t rows)
 {

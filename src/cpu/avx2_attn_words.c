@@ -11,10 +11,11 @@
  *
  * A step makes the numbers of 16 elements of two tokens: two registers of dwords (token t, token
  * t + 1) of 8 elements each. Low and high bytes of a number are made apart, from an INDEX of bytes
- * (element, token), and interleaved. What is the same for all elements of a token (the offset of
- * uniform groups, the zero of a table) is summed apart, in f32.
+ * (element, token), and interleaved. Which 16 elements of a group those are is the PART of the
+ * group: what comes together at the least cost. What is the same for all elements of a token (the
+ * offset of uniform groups, the zero of a table) is summed apart, in f32.
  */
-#include "cpu/avx2_attn.h"
+#include "cpu/avx2_attn_sums.h"
 #include "tables.h"
 
 #include <float.h>
@@ -38,6 +39,7 @@ typedef struct fine {
     float unit;              /* value = (unit * number + shift) * scale + offset */
     float shift;
     float weight_sum; /* at most, of integer weights */
+    int16_t zero;     /* number that stands for none: sums start at -zero times the weights */
 } fine;
 
 TQ_INLINE __m256i int16_of(const float *c, __m256 factor)
@@ -79,29 +81,38 @@ static const uint8_t fraction[64] = {
     99,  91,  80,  117, 110, 85,  75,  56,  36,  26,  26,  0,   32,  66,  111, 140,
     150, 163, 161, 158, 164, 183, 196, 255, 186, 167, 174, 230, 185, 255, 207, 210};
 
+/* Each table but the first as its difference (XOR) to the one before. */
 static fine fine_v8(void)
 {
     fine f = {.unit = STEP_8 / 256, .shift = STEP_8 * FIRST_8, .weight_sum = SUM_8};
-    for (int i = 0; i < 4; i++)
-        f.low[i] = _mm256_broadcastsi128_si256(
+    __m256i before = _mm256_setzero_si256();
+    for (int i = 0; i < 4; i++) {
+        const __m256i x = _mm256_broadcastsi128_si256(
             _mm_loadu_si128((const __m128i *)(const void *)(fraction + 16 * i)));
+        f.low[i] = _mm256_xor_si256(x, before);
+        before = x;
+    }
     return f;
 }
 
-/* Codes minus 128: their middle goes to the offset. */
+/* Codes, less 128 of each: their middle goes to the offset. */
 static fine fine_uniform8(void)
 {
-    return (fine){.unit = 1, .shift = 128, .weight_sum = SUM_5};
+    return (fine){.unit = 1, .shift = 128, .weight_sum = SUM_5, .zero = 128};
 }
 
 /* ---- Numbers --------------------------------------------------------------------------- */
 
-/* Elements 16 * half .. of a group of two tokens whose codes begin at p0 and p1. */
-typedef void numbers_fn(__m256i *a, __m256i *b, const uint8_t *p0, const uint8_t *p1, const fine *f,
-                        const uint32_t half);
+/* 16 elements of a group of 32, or of the half group at the end of a row. */
+typedef enum part { FIRST, SECOND, ONLY } part;
 
-/* Put sums of the two registers of a step into element order. */
-typedef void order_fn(__m256 *a, __m256 *b);
+/* Numbers of a part of two tokens. */
+typedef struct pair {
+    __m256i a, b;
+} pair;
+
+/* Of tokens whose codes begin at p0 and p1. */
+typedef pair numbers_fn(const uint8_t *p0, const uint8_t *p1, const fine *f, const part which);
 
 /* Widths that straddle bytes: word e gets the two bytes that hold element e of one token (gather),
  * a multiplication shifts its bits to the top of the word (token t) or to bit 8 (token t + 1),
@@ -118,7 +129,7 @@ TQ_INLINE __m256i straddling(__m256i x0, __m256i x1, __m256i gather, __m256i to_
 }
 
 /* 10 bytes a token, within a load of 16. */
-TQ_INLINE __m256i index_v5(const uint8_t *p0, const uint8_t *p1, const uint32_t half)
+TQ_INLINE __m256i index_v5(const uint8_t *p0, const uint8_t *p1, const part which)
 {
     const __m256i first = _mm256_setr_epi8(0, 1, 0, 1, 1, 2, 1, 2, 5, 6, 5, 6, 6, 7, 6, 7, 2, 3, 3,
                                            4, 3, 4, 4, 5, 7, 8, 8, 9, 8, 9, 9, 10);
@@ -131,189 +142,211 @@ TQ_INLINE __m256i index_v5(const uint8_t *p0, const uint8_t *p1, const uint32_t 
     const __m256i to_bit8 =
         _mm256_setr_epi16(1 << 8, 1 << 3, 1 << 6, 1 << 1, 1 << 8, 1 << 3, 1 << 6, 1 << 1, 1 << 4,
                           1 << 7, 1 << 2, 1 << 5, 1 << 4, 1 << 7, 1 << 2, 1 << 5);
-    const __m128i *q0 = (const __m128i *)(const void *)(p0 + 4 * half);
-    const __m128i *q1 = (const __m128i *)(const void *)(p1 + 4 * half);
+    const __m128i *q0 = (const __m128i *)(const void *)(p0 + (which == SECOND ? 4 : 0));
+    const __m128i *q1 = (const __m128i *)(const void *)(p1 + (which == SECOND ? 4 : 0));
     return straddling(_mm256_broadcastsi128_si256(_mm_loadu_si128(q0)),
-                      _mm256_broadcastsi128_si256(_mm_loadu_si128(q1)), half ? second : first,
-                      to_top, to_bit8, 5);
+                      _mm256_broadcastsi128_si256(_mm_loadu_si128(q1)),
+                      which == SECOND ? second : first, to_top, to_bit8, 5);
 }
 
-TQ_INLINE void numbers_v5(__m256i *a, __m256i *b, const uint8_t *p0, const uint8_t *p1,
-                          const fine *f, const uint32_t half)
+TQ_INLINE pair numbers_v5(const uint8_t *p0, const uint8_t *p1, const fine *f, const part which)
 {
-    const __m256i idx = index_v5(p0, p1, half);
+    const __m256i idx = index_v5(p0, p1, which);
     const __m256i upper = _mm256_slli_epi16(idx, 3); /* bit 4 of each byte to its sign */
     const __m256i low = _mm256_blendv_epi8(_mm256_shuffle_epi8(f->low[0], idx),
                                            _mm256_shuffle_epi8(f->low[1], idx), upper);
     const __m256i high = _mm256_blendv_epi8(_mm256_shuffle_epi8(f->high[0], idx),
                                             _mm256_shuffle_epi8(f->high[1], idx), upper);
-    *a = _mm256_unpacklo_epi8(low, high);
-    *b = _mm256_unpackhi_epi8(low, high);
+    return (pair){_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)};
 }
 
-TQ_INLINE void order_v5(__m256 *a, __m256 *b)
+TQ_INLINE __m128i load128(const uint8_t *p)
 {
-    (void)a;
-    (void)b;
+    return _mm_loadu_si128((const __m128i *)(const void *)p);
 }
 
-TQ_INLINE __m256i bytes16(const uint8_t *p)
+/* Bytes (element, token) of elements 0 .. 7 | 16 .. 23, of 8 .. 15 | 24 .. 31, or of 16 alone. */
+TQ_INLINE __m256i index_8(const uint8_t *p0, const uint8_t *p1, const part which)
 {
-    return _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+    if (which == ONLY) {
+        const __m128i x = load128(p0), y = load128(p1);
+        return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_unpacklo_epi8(x, y)),
+                                       _mm_unpackhi_epi8(x, y), 1);
+    }
+    const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)p0);
+    const __m256i y = _mm256_loadu_si256((const __m256i *)(const void *)p1);
+    return which == FIRST ? _mm256_unpacklo_epi8(x, y) : _mm256_unpackhi_epi8(x, y);
 }
 
-/* The number's high byte is the code minus 128, its low byte the fraction. */
-TQ_INLINE void numbers_v8(__m256i *a, __m256i *b, const uint8_t *p0, const uint8_t *p1,
-                          const fine *f, const uint32_t half)
+/* The number's high byte is the code minus 128, its low byte the fraction. Fractions are looked up
+ * in all four tables, at an index that is negative, and gives 0, from the first table on that is
+ * not needed; the others add up. (Choosing one of four results would take the ports of the shuffles
+ * as well.) */
+TQ_INLINE pair numbers_v8(const uint8_t *p0, const uint8_t *p1, const fine *f, const part which)
 {
-    const __m256i idx =
-        _mm256_or_si256(bytes16(p0 + 16 * half), _mm256_slli_epi16(bytes16(p1 + 16 * half), 8));
-    const __m256i at = _mm256_and_si256(_mm256_srli_epi16(idx, 2), _mm256_set1_epi8(63));
-    const __m256i bit4 = _mm256_slli_epi16(at, 3), bit5 = _mm256_slli_epi16(at, 2);
-    const __m256i x = _mm256_blendv_epi8(_mm256_shuffle_epi8(f->low[0], at),
-                                         _mm256_shuffle_epi8(f->low[1], at), bit4);
-    const __m256i y = _mm256_blendv_epi8(_mm256_shuffle_epi8(f->low[2], at),
-                                         _mm256_shuffle_epi8(f->low[3], at), bit4);
-    const __m256i low = _mm256_blendv_epi8(x, y, bit5);
+    const __m256i idx = index_8(p0, p1, which);
+    __m256i at = _mm256_and_si256(_mm256_srli_epi16(idx, 2), _mm256_set1_epi8(63));
+    __m256i low = _mm256_shuffle_epi8(f->low[0], at);
+    TQ_UNROLL_FOR (int i = 1; i < 4; i++) {
+        at = _mm256_sub_epi8(at, _mm256_set1_epi8(16));
+        low = _mm256_xor_si256(low, _mm256_shuffle_epi8(f->low[i], at));
+    }
     const __m256i high = _mm256_xor_si256(idx, _mm256_set1_epi8((char)0x80));
-    *a = _mm256_unpacklo_epi8(low, high);
-    *b = _mm256_unpackhi_epi8(low, high);
+    return (pair){_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)};
 }
 
-/* a: 0 1 2 3 | 8 9 10 11, b: 4 5 6 7 | 12 13 14 15 */
-TQ_INLINE void order_v8(__m256 *a, __m256 *b)
+TQ_INLINE pair numbers_uniform8(const uint8_t *p0, const uint8_t *p1, const fine *f,
+                                const part which)
 {
-    const __m256 low = _mm256_permute2f128_ps(*a, *b, 0x20);
-    *b = _mm256_permute2f128_ps(*a, *b, 0x31);
-    *a = low;
-}
-
-TQ_INLINE void order_uniform8(__m256 *a, __m256 *b)
-{
-    order_v8(a, b);
-}
-
-TQ_INLINE void numbers_uniform8(__m256i *a, __m256i *b, const uint8_t *p0, const uint8_t *p1,
-                                const fine *f, const uint32_t half)
-{
-    const __m256i middle = _mm256_set1_epi16(128);
-    const __m256i x = _mm256_sub_epi16(bytes16(p0 + 16 * half), middle);
-    const __m256i y = _mm256_sub_epi16(bytes16(p1 + 16 * half), middle);
+    const __m256i idx = index_8(p0, p1, which), zero = _mm256_setzero_si256();
     (void)f;
-    *a = _mm256_unpacklo_epi16(x, y);
-    *b = _mm256_unpackhi_epi16(x, y);
+    return (pair){_mm256_unpacklo_epi8(idx, zero), _mm256_unpackhi_epi8(idx, zero)};
 }
 
 /* ---- Sums ------------------------------------------------------------------------------ */
 
-/* Two tokens: codes at p0 and p1, weights from w16 on. */
-TQ_INLINE void step(__m256i sum[MAX_ROWS][2], const int16_t *w16, const uint8_t *p0,
-                    const uint8_t *p1, const fine *f, numbers_fn *numbers, const uint32_t half,
-                    const uint32_t rows)
+/* Two tokens, whose weights are at w16. */
+TQ_INLINE void step(__m256i sum[MAX_ROWS][2], const int16_t *w16, pair x, const uint32_t rows)
 {
-    __m256i a, b;
-    numbers(&a, &b, p0, p1, f, half);
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-        int32_t pair;
-        memcpy(&pair, w16 + r * TQ_TILE, sizeof pair);
-        __m256i w = _mm256_set1_epi32(pair);
-        sum[r][0] = tq_add_i32(sum[r][0], _mm256_madd_epi16(a, w));
-        sum[r][1] = tq_add_i32(sum[r][1], _mm256_madd_epi16(b, w));
+        const uint8_t *p = (const uint8_t *)(w16 + r * TQ_TILE);
+        const __m256i w = _mm256_set1_epi32((int)tq_load_u32(p));
+        sum[r][0] = tq_add_i32(sum[r][0], _mm256_madd_epi16(x.a, w));
+        sum[r][1] = tq_add_i32(sum[r][1], _mm256_madd_epi16(x.b, w));
     }
 }
 
-/* 16 elements of all tokens for `rows` rows. w16 [rows][64]; factor, base [rows]: a sum is
- * multiplied by one, then the other added. */
-TQ_INLINE void block(float *acc, size_t acc_stride, const int16_t *w16, const float *factor,
-                     const float *base, const float *alpha, const uint8_t *codes, size_t stride,
-                     uint32_t n, tq_walk *ahead, const fine *f, numbers_fn *numbers,
-                     order_fn *order, const uint32_t half, const uint32_t rows)
+/* Integer weights of a group: w16 [rows][64]. A sum starts at start[r], is multiplied by factor[r],
+ * then base[r] is added. */
+typedef struct weights {
+    int16_t w16[MAX_ROWS * TQ_TILE];
+    int32_t start[4];
+    float factor[4], base[4];
+} weights;
+
+/* A part of all tokens for `rows` rows. */
+TQ_INLINE void block(float *acc, size_t acc_stride, const weights *by, const float *alpha,
+                     const uint8_t *codes, size_t stride, uint32_t n, tq_walk *ahead, const fine *f,
+                     numbers_fn *numbers, const uint32_t bits, const part which,
+                     const uint32_t rows)
 {
+    const int16_t *w16 = by->w16;
     __m256i sum[MAX_ROWS][2];
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
-        sum[r][0] = sum[r][1] = _mm256_setzero_si256();
+        sum[r][0] = sum[r][1] = _mm256_set1_epi32(by->start[r]);
     for (; n >= 4; n -= 4, w16 += 4, codes += 4 * stride) {
         tq_walk_on(ahead);
-        step(sum, w16, codes, codes + stride, f, numbers, half, rows);
-        step(sum, w16 + 2, codes + 2 * stride, codes + 3 * stride, f, numbers, half, rows);
+        step(sum, w16, numbers(codes, codes + stride, f, which), rows);
+        step(sum, w16 + 2, numbers(codes + 2 * stride, codes + 3 * stride, f, which), rows);
     }
     for (; n > 0; n -= n < 2 ? n : 2, w16 += 2, codes += 2 * stride)
-        step(sum, w16, codes, n < 2 ? codes : codes + stride, f, numbers, half, rows);
+        step(sum, w16, numbers(codes, n < 2 ? codes : codes + stride, f, which), rows);
+    const size_t second = bits == 8 && which != ONLY ? 16 : 8;
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-        const __m256 x = _mm256_set1_ps(factor[r]), y = _mm256_set1_ps(base[r]);
+        const __m256 x = _mm256_set1_ps(by->factor[r]), y = _mm256_set1_ps(by->base[r]);
         const __m256 al = _mm256_broadcast_ss(alpha + r);
         __m256 a = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r][0]), x, y);
         __m256 b = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[r][1]), x, y);
-        order(&a, &b);
+        if (bits == 8) { /* a: 0 1 2 3 | then those from `second` on, b: 4 5 6 7 | ... */
+            const __m256 low = _mm256_permute2f128_ps(a, b, 0x20);
+            b = _mm256_permute2f128_ps(a, b, 0x31);
+            a = low;
+        }
         float *dst = acc + r * acc_stride;
         _mm256_storeu_ps(dst, _mm256_fmadd_ps(al, _mm256_loadu_ps(dst), a));
-        _mm256_storeu_ps(dst + 8, _mm256_fmadd_ps(al, _mm256_loadu_ps(dst + 8), b));
+        dst += second;
+        _mm256_storeu_ps(dst, _mm256_fmadd_ps(al, _mm256_loadu_ps(dst), b));
     }
 }
 
-/* Weights of `rows` rows times the scales of a group, as integers w16 [rows][64], for 16-token
- * steps up to n. factor[r]: what a sum of centroid integers must be multiplied by. Only tokens that
- * a row sees count, so that a query rounds alike alone and in a batch. */
-TQ_INLINE void quantise_weights(int16_t *w16, float *factor, const float *w, const float *scale,
-                                const fine *f, uint32_t n, const uint32_t rows)
+/* The sums of four registers. */
+TQ_INLINE __m128 sum4(const __m256 x[4])
 {
-    const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-    __m256 max[MAX_ROWS], sum[MAX_ROWS], up[MAX_ROWS];
-    float product[MAX_ROWS * TQ_TILE];
-    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
-        max[r] = sum[r] = _mm256_setzero_ps();
+    const __m256 y = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+    return _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+}
+
+TQ_INLINE __m128i sum4_i32(const __m256i x[4])
+{
+    const __m256i y =
+        _mm256_hadd_epi32(_mm256_hadd_epi32(x[0], x[1]), _mm256_hadd_epi32(x[2], x[3]));
+    return _mm_add_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
+}
+
+/* Weights of `rows` rows times the scales of a group, as integers, for 16-token steps up to n.
+ * Only tokens that a row sees count, so that a query rounds alike alone and in a batch. */
+TQ_INLINE void quantise_weights(weights *by, const float *w, const float *scale,
+                                const float *offset, const fine *f, uint32_t n, const int affine,
+                                const uint32_t rows)
+{
+    __m256 max[4], sum[4], base[4];
+    float product[MAX_ROWS * TQ_TILE], up[4];
+    TQ_UNROLL_FOR (uint32_t r = 0; r < 4; r++)
+        max[r] = sum[r] = base[r] = _mm256_setzero_ps();
     for (uint32_t t = 0; t < n; t += 8) {
         const __m256 y = _mm256_loadu_ps(scale + t);
         TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-            __m256 x = _mm256_mul_ps(_mm256_loadu_ps(w + r * TQ_TILE + t), y);
-            __m256 a = _mm256_and_ps(x, magnitude);
-            max[r] = _mm256_max_ps(max[r], a);
-            sum[r] = _mm256_add_ps(sum[r], a);
-            _mm256_storeu_ps(product + r * TQ_TILE + t, x);
+            const __m256 x = _mm256_loadu_ps(w + r * TQ_TILE + t), xy = _mm256_mul_ps(x, y);
+            max[r] = _mm256_max_ps(max[r], xy);
+            sum[r] = _mm256_add_ps(sum[r], xy);
+            if (affine)
+                base[r] = _mm256_fmadd_ps(x, _mm256_loadu_ps(offset + t), base[r]);
+            _mm256_storeu_ps(product + r * TQ_TILE + t, xy);
         }
     }
-    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-        const float m = tq_hmax8(max[r]), s = tq_hsum8(sum[r]);
-        const float step = fmaxf(m * (1 / WEIGHT_MAX), s / f->weight_sum);
-        /* Below, the quotient could overflow; beside any other tile it is 0. Above: a NaN or Inf of
-         * weights or hostile scales must show in the result. */
-        const int usable = s >= 0x1p-90f && s <= FLT_MAX;
-        up[r] = _mm256_set1_ps(usable ? 1 / step : 0);
-        factor[r] = usable ? f->unit * step : s < 0x1p-90f ? 0 : NAN;
-    }
+    /* Below, the quotient could overflow; beside any other tile it is 0. Above: a NaN or Inf of
+     * weights or hostile scales must show in the result. */
+    const __m128 s = sum4(sum), shift = _mm_mul_ps(s, _mm_set1_ps(f->shift));
+    const __m128 seen = _mm_cmpge_ps(s, _mm_set1_ps(0x1p-90f));
+    const __m128 finite = _mm_cmple_ps(s, _mm_set1_ps(FLT_MAX));
+    const __m128 down = _mm_max_ps(_mm_mul_ps(tq_largest(max), _mm_set1_ps(1 / WEIGHT_MAX)),
+                                   _mm_mul_ps(s, _mm_set1_ps(1 / f->weight_sum)));
+    _mm_storeu_ps(up, _mm_and_ps(_mm_div_ps(_mm_set1_ps(1), down), _mm_and_ps(seen, finite)));
+    _mm_storeu_ps(by->factor,
+                  _mm_blendv_ps(_mm_set1_ps(NAN),
+                                _mm_and_ps(_mm_mul_ps(down, _mm_set1_ps(f->unit)), seen), finite));
+    _mm_storeu_ps(by->base, affine ? _mm_add_ps(sum4(base), shift) : shift);
+    __m256i total[4];
+    TQ_UNROLL_FOR (uint32_t r = 0; r < 4; r++)
+        total[r] = _mm256_setzero_si256();
     for (uint32_t t = 0; t < n; t += 16)
         TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
             const float *p = product + r * TQ_TILE + t;
-            __m256i x = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(p), up[r]));
-            __m256i y = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(p + 8), up[r]));
+            const __m256 u = _mm256_broadcast_ss(up + r);
+            __m256i x = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(p), u));
+            __m256i y = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(p + 8), u));
+            if (affine)
+                total[r] = _mm256_add_epi32(total[r], _mm256_add_epi32(x, y));
             x = _mm256_permute4x64_epi64(_mm256_packs_epi32(x, y), 0xd8);
-            _mm256_storeu_si256((__m256i *)(void *)(w16 + r * TQ_TILE + t), x);
+            _mm256_storeu_si256((__m256i *)(void *)(by->w16 + r * TQ_TILE + t), x);
         }
+    _mm_storeu_si128((__m128i *)(void *)by->start,
+                     affine ? _mm_mullo_epi32(sum4_i32(total), _mm_set1_epi32(-f->zero))
+                            : _mm_setzero_si128());
 }
 
-/* A group of 32 elements, or `halves` times 16 of them, for `rows` rows. scale, offset: [64]. */
+/* A group of 32 elements, or a half of one, for `rows` rows. scale, offset: [64]. */
 TQ_INLINE void one_group(float *acc, size_t acc_stride, const float *w, const float *alpha,
                          const uint8_t *codes, size_t stride, const float *scale,
                          const float *offset, uint32_t n, uint32_t halves, tq_walk *ahead,
-                         const fine *f, numbers_fn *numbers, order_fn *order, const uint32_t bits,
+                         const fine *f, numbers_fn *numbers, const uint32_t bits, const int affine,
                          const uint32_t rows)
 {
-    int16_t w16[MAX_ROWS * TQ_TILE];
-    float factor[MAX_ROWS], base[MAX_ROWS] = {0};
-    quantise_weights(w16, factor, w, scale, f, (n + 15) / 16 * 16, rows);
-    if (bits == 8)
-        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
-            base[r] = tq_dot_tile(w + r * TQ_TILE, offset);
-    block(acc, acc_stride, w16, factor, base, alpha, codes, stride, n, ahead, f, numbers, order, 0,
+    weights by;
+    quantise_weights(&by, w, scale, offset, f, (n + 15) / 16 * 16, affine, rows);
+    if (halves == 1) {
+        block(acc, acc_stride, &by, alpha, codes, stride, n, ahead, f, numbers, bits, ONLY, rows);
+        return;
+    }
+    const size_t second = bits == 8 ? 8 : 16;
+    block(acc, acc_stride, &by, alpha, codes, stride, n, ahead, f, numbers, bits, FIRST, rows);
+    block(acc + second, acc_stride, &by, alpha, codes, stride, n, ahead, f, numbers, bits, SECOND,
           rows);
-    if (halves > 1)
-        block(acc + 16, acc_stride, w16, factor, base, alpha, codes, stride, n, ahead, f, numbers,
-              order, 1, rows);
 }
 
 TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
                      const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n,
-                     const fine *f, numbers_fn *numbers, order_fn *order, const uint32_t bits)
+                     const fine *f, numbers_fn *numbers, const uint32_t bits, const int affine)
 {
     if (v->dim % 16) { /* 24, 40, 72 ...: what no model has */
         tq_avx2_weigh_decoded(v, acc, acc_stride, w, alpha, n_rows, values, n);
@@ -323,13 +356,13 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
     tq_walk ahead = tq_walk_begin(values, n_halves * (n / 4)); /* rows 0..3 do it */
     float scale[MAX_GROUPS * TQ_TILE], offset[MAX_GROUPS * TQ_TILE];
     tq_load_columns(scale, TQ_TILE, values.scale, values.scale_stride, 0, TQ_TILE, n, v->n_groups);
-    if (values.zero && v->zero_bytes)
+    if (tq_has_sign(scale, v->n_groups * TQ_TILE)) {
+        tq_avx2_weigh_decoded(v, acc, acc_stride, w, alpha, n_rows, values, n);
+        return;
+    }
+    if (affine)
         tq_load_columns(offset, TQ_TILE, values.zero, values.zero_stride, 0, TQ_TILE, n,
                         v->n_groups);
-    else if (bits == 8)
-        memset(offset, 0, sizeof(float) * v->n_groups * TQ_TILE);
-    if (bits == 8)
-        tq_shift_offsets(offset, scale, f->shift, v->n_groups);
     for (uint32_t h = 0; h < n_halves; h += 2) {
         const uint32_t halves = n_halves - h < 2 ? 1 : 2;
         const float *s = scale + h * 16 / v->group * TQ_TILE;
@@ -345,22 +378,22 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
             float *dst = acc + r * acc_stride + h * 16;
 #define CALL(n_of_rows)                                                                            \
     one_group(dst, acc_stride, w + r * TQ_TILE, alpha + r, codes, stride, s, o, n, halves, &ahead, \
-              f, numbers, order, bits, n_of_rows)
+              f, numbers, bits, affine, n_of_rows)
             TQ_CALL_ROWS(n_rows - r, CALL);
 #undef CALL
         }
     }
 }
 
-#define KERNEL(function, format, bits)                                                             \
+#define KERNEL(function, format, bits, affine)                                                     \
     void function(const tq_codec *v, float *acc, size_t acc_stride, const float *w,                \
                   const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n)         \
     {                                                                                              \
         const fine f = fine_##format();                                                            \
-        weigh(v, acc, acc_stride, w, alpha, n_rows, values, n, &f, numbers_##format,               \
-              order_##format, bits);                                                               \
+        weigh(v, acc, acc_stride, w, alpha, n_rows, values, n, &f, numbers_##format, bits,         \
+              affine);                                                                             \
     }
 
-KERNEL(tq_avx2_weigh_v5, v5, 5)
-KERNEL(tq_avx2_weigh_v8, v8, 8)
-KERNEL(tq_avx2_weigh_uniform8, uniform8, 8)
+KERNEL(tq_avx2_weigh_v5, v5, 5, 0)
+KERNEL(tq_avx2_weigh_v8, v8, 8, 0)
+KERNEL(tq_avx2_weigh_uniform8, uniform8, 8, 1)
