@@ -20,37 +20,44 @@
 
 enum { MAX_ROWS = TQ_WEIGHT_ROWS };
 
-void tq_avx2_round_weights(tq_weights *out, const float *w, const float *scale, float unit,
-                           uint32_t n, uint32_t rows)
+TQ_INLINE void round_rows(tq_weights *out, const float *w, const float *scale, float unit,
+                          uint32_t n16, const uint32_t rows)
 {
     const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
-    const uint32_t n16 = (n + 15) / 16 * 16;
-    float product[TQ_TILE];
+    float product[MAX_ROWS * TQ_TILE];
+    __m256 peak[4];
+    tq_weight_steps by;
 
-    for (uint32_t r = 0; r < rows; r++) {
-        __m256 max = _mm256_setzero_ps(), sum = _mm256_setzero_ps();
-        for (uint32_t t = 0; t < n16; t += 8) {
-            const __m256 x =
-                _mm256_mul_ps(_mm256_loadu_ps(w + r * TQ_TILE + t), _mm256_loadu_ps(scale + t));
-            const __m256 a = _mm256_and_ps(x, magnitude);
-            max = _mm256_max_ps(max, a);
-            sum = _mm256_add_ps(sum, a);
-            _mm256_storeu_ps(product + t, x);
+    TQ_UNROLL_FOR (uint32_t r = 0; r < 4; r++)
+        peak[r] = _mm256_setzero_ps();
+    for (uint32_t t = 0; t < n16; t += 8) {
+        const __m256 y = _mm256_loadu_ps(scale + t);
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+            const __m256 x = _mm256_mul_ps(_mm256_loadu_ps(w + r * TQ_TILE + t), y);
+            peak[r] = tq_larger(peak[r], _mm256_and_ps(x, magnitude));
+            _mm256_storeu_ps(product + r * TQ_TILE + t, x);
         }
-        const float m = tq_hmax8(max), total = tq_hsum8(sum);
-        /* Below, the quotient could overflow; beside any other tile it is 0. Above: a NaN or Inf of
-         * weights or hostile scales must show in the result. */
-        const int usable = total >= 0x1p-90f && total <= FLT_MAX;
-        const __m256 up = _mm256_set1_ps(usable ? 32767.0f / m : 0);
-        out->factor[r] = usable ? unit * (m / 32767.0f) : total < 0x1p-90f ? 0 : NAN;
-        for (uint32_t t = 0; t < n16; t += 16) {
-            __m256i x = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(product + t), up));
-            __m256i y = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(product + t + 8), up));
+    }
+    tq_steps_from(&by, tq_largest(peak), 32767.0f);
+    _mm_storeu_ps(out->factor, _mm_mul_ps(by.down, _mm_set1_ps(unit)));
+    for (uint32_t t = 0; t < n16; t += 16)
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+            const float *p = product + r * TQ_TILE + t;
+            const __m256 up = _mm256_broadcast_ss(by.up + r);
+            __m256i x = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(p), up));
+            __m256i y = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(p + 8), up));
             x = _mm256_packs_epi32(_mm256_shuffle_epi32(x, 0xd8), _mm256_shuffle_epi32(y, 0xd8));
             x = _mm256_permute4x64_epi64(x, 0xd8);
             _mm256_storeu_si256((__m256i *)(void *)(out->w16 + r * TQ_TILE + t), x);
         }
-    }
+}
+
+void tq_avx2_round_weights(tq_weights *out, const float *w, const float *scale, float unit,
+                           uint32_t n, uint32_t rows)
+{
+#define CALL(n_of_rows) round_rows(out, w, scale, unit, (n + 15) / 16 * 16, n_of_rows)
+    TQ_CALL_ROWS(rows, CALL);
+#undef CALL
 }
 
 int32_t tq_avx2_weights_start(const int16_t *w16, uint32_t n, uint8_t zero)
@@ -160,15 +167,6 @@ void tq_avx2_add_means(const tq_codec *v, float *acc, size_t acc_stride, const f
     }
 }
 
-/* Is a sign bit set? */
-TQ_INLINE int any_negative(const float scale[TQ_TILE])
-{
-    __m256 x = _mm256_loadu_ps(scale);
-    for (uint32_t t = 8; t < TQ_TILE; t += 8)
-        x = _mm256_or_ps(x, _mm256_loadu_ps(scale + t));
-    return _mm256_movemask_ps(x) != 0;
-}
-
 /* Level bytes of a step, [blocks][quads][64], for rows that are handled four at a time. */
 typedef struct tile_step {
     const uint8_t *level;
@@ -222,12 +220,12 @@ void tq_avx2_weigh_norm(const tq_codec *v, float *acc, size_t acc_stride, const 
     tq_level_source source;
 
     tq_avx2_level_source(&source, v, v->bits <= 4);
-    tq_avx2_take_fifth_bits(&source);
+    tq_avx2_take_upper_bits(&source);
     tq_walk ahead = tq_walk_scales_first(values, walk_steps(&source, n, step));
     tq_avx2_token_scales(scale, values.scale, values.scale_stride, 0, n);
     for (uint32_t t = (n + 7) / 8 * 8; t < TQ_TILE; t++)
         scale[t] = 0;
-    if (source.small && any_negative(scale)) {
+    if (source.small && tq_has_sign(scale, TQ_TILE)) {
         tq_avx2_weigh_decoded(v, acc, acc_stride, w, alpha, n_rows, values, n);
         return;
     }

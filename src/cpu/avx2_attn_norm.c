@@ -182,7 +182,7 @@ TQ_INLINE void score_block(float *s, const uint8_t *prep, const uint8_t *level, 
         for (uint32_t j = 0; j < n; j += 4, level += 64, q += 8 * rows) {
             const __m256i *x = (const __m256i *)(const void *)level;
             const __m256i x0 = _mm256_loadu_si256(x), x1 = _mm256_loadu_si256(x + 1);
-            if (j % 16 == 0)
+            if (j % 32 == 0)
                 tq_walk_on(ahead);
             const __m256i even[2] = {_mm256_and_si256(x0, low), _mm256_and_si256(x1, low)};
             const __m256i odd[2] = {_mm256_srli_epi16(x0, 8), _mm256_srli_epi16(x1, 8)};
@@ -250,8 +250,8 @@ void tq_avx2_score_norm(const tq_codec *k, float *s, const void *prep, uint32_t 
     tq_level_source source;
 
     tq_avx2_level_source(&source, k, 0);
-    tq_avx2_take_fifth_bits(&source);
-    const uint32_t of_block = source.small ? 0 : width / 16;
+    tq_avx2_take_upper_bits(&source);
+    const uint32_t of_block = source.small ? 0 : (width + 31) / 32;
     tq_walk ahead =
         tq_walk_scales_first(keys, tq_turned_steps(&source, n) + (n + 15) / 16 * of_block);
     for (uint32_t t = 0; t < n; t += TQ_TURNED_TOKENS) {

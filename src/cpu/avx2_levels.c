@@ -5,13 +5,15 @@
  * Codes of up to 4 bits, and level numbers of a trellis of up to 3, are nibbles: byte i of a row
  * holds those of elements i and i + dim / 2, as the 4-bit plane does anyway. They are put in order
  * while they are still packed, half the shuffles of doing it with levels, and one byte shuffle
- * then turns them into levels. A trellis of 4 bits at dimension 128 has a fifth bit of each number
- * in a plane of its own, byte p, bit r for place p of run r (avx2_runs.h): it is put in order
- * beside its nibbles, once for all runs. Other rows become levels first, in the first cache.
+ * then turns them into levels. At dimension 128 numbers of five and six bits have the bits above a
+ * nibble in a plane of the row (avx2_runs.h): byte p, bit r for place p of run r, or fields of two
+ * bits in two halves. They are put in order beside the nibbles, once for all runs. Other rows
+ * become levels first, in the first cache.
  */
 #include "cpu/avx2_levels.h"
 #include "codebook.h"
 #include "cpu/avx2_codec.h"
+#include "cpu/avx2_runs.h"
 
 enum { ROWS = 16, PAD = 32 };
 
@@ -40,7 +42,7 @@ void tq_avx2_level_source(tq_level_source *s, const tq_codec *c, int is_signed)
 
     s->codec = c;
     s->trellis = trellis;
-    s->fifth = 0;
+    s->upper = 0;
     s->nibbles = c->bits <= (trellis ? 3u : 4u) && c->dim % 64 == 0;
     s->in_place = !trellis && (c->bits == 4 ? s->nibbles : c->bits == 8 && c->dim % 32 == 0);
     s->small = c->bits <= 4;
@@ -59,9 +61,10 @@ void tq_avx2_level_source(tq_level_source *s, const tq_codec *c, int is_signed)
         tq_avx2_norm_tables(&s->tables, book, s->zero);
 }
 
-void tq_avx2_take_fifth_bits(tq_level_source *s)
+void tq_avx2_take_upper_bits(tq_level_source *s)
 {
-    s->fifth = s->trellis && s->codec->bits == 4 && s->codec->dim == 128;
+    const uint32_t bits = s->codec->bits + (s->trellis ? 1 : 0);
+    s->upper = s->codec->dim == 128 && (bits == 5 || bits == 6) ? bits - 4 : 0;
 }
 
 /* ---- Rows ------------------------------------------------------------------------------ */
@@ -71,7 +74,7 @@ tq_level_rows tq_avx2_level_rows(uint8_t *room, const tq_level_source *s, tq_con
 {
     const tq_codec *c = s->codec;
     const uint8_t *codes = rows.codes + t * rows.codes_stride;
-    const int nibbles = s->nibbles || s->fifth;
+    const int nibbles = s->nibbles || s->upper, in_place = s->in_place || (s->upper && !s->trellis);
     const size_t bytes = nibbles ? c->dim / 2 : TQ_LEVEL_WIDTH(c->dim), stride = bytes + PAD;
 
     if (nibbles && s->trellis)
@@ -79,9 +82,9 @@ tq_level_rows tq_avx2_level_rows(uint8_t *room, const tq_level_source *s, tq_con
     else if (s->trellis)
         tq_avx2_trellis_levels((int8_t *)room, stride, codes, rows.codes_stride, &s->tables,
                                c->bits, c->dim, n);
-    else if (s->in_place && n == ROWS)
+    else if (in_place && n == ROWS)
         return (tq_level_rows){codes, rows.codes_stride};
-    else if (s->in_place)
+    else if (in_place)
         for (uint32_t i = 0; i < n; i++)
             memcpy(room + i * stride, codes + i * rows.codes_stride, bytes);
     else if (nibbles)
@@ -97,29 +100,46 @@ tq_level_rows tq_avx2_level_rows(uint8_t *room, const tq_level_source *s, tq_con
 
 enum { RUN = 16 }; /* places of a run at dimension 128 */
 
-/* Where the fifth bits of the tokens of tq_avx2_level_rows are: in place, or in room [16][RUN]. */
-TQ_INLINE tq_level_rows fifth_rows(uint8_t *room, tq_const_planes rows, uint32_t t, uint32_t n)
+/* Where the planes above the nibbles are of the tokens of tq_avx2_level_rows: in place, or in room
+ * [16][2 * RUN]. */
+TQ_INLINE tq_level_rows upper_rows(uint8_t *room, const tq_level_source *s, tq_const_planes rows,
+                                   uint32_t t, uint32_t n)
 {
-    const uint8_t *at = rows.codes + t * rows.codes_stride + 2 * RUN;
+    const size_t first = s->trellis ? 2 * RUN : 4 * RUN, bytes = s->upper * RUN;
+    const uint8_t *at = rows.codes + t * rows.codes_stride + first;
     if (n == ROWS)
         return (tq_level_rows){at, rows.codes_stride};
     for (uint32_t i = 0; i < n; i++)
-        memcpy(room + i * RUN, at + i * rows.codes_stride, RUN);
-    tq_repeat_last_row(room, RUN, RUN, n);
-    return (tq_level_rows){room, RUN};
+        memcpy(room + i * 2 * RUN, at + i * rows.codes_stride, bytes);
+    tq_repeat_last_row(room, 2 * RUN, bytes, n);
+    return (tq_level_rows){room, 2 * RUN};
 }
 
 /* Two tables by value: those in memory would be loaded again after each store of levels. */
-typedef struct fifth_tables {
-    __m256i t0, t1;
-} fifth_tables;
+typedef struct upper_tables {
+    __m256i t[2];
+} upper_tables;
+
+/* Those that tq_pick_level takes, from where it takes them. */
+TQ_INLINE upper_tables tables_of(const tq_level_source *s)
+{
+    const __m256i *t = s->tables.t + tq_first_table(4 + s->upper, s->trellis);
+    return (upper_tables){{t[0], t[1]}};
+}
 
 /* Levels of the nibbles of x, whose fifth bits are the top bits of the bytes of `bit`. */
-TQ_INLINE __m256i fifth_levels(__m256i x, __m256i bit, const fifth_tables table)
+TQ_INLINE __m256i fifth_levels(__m256i x, __m256i bit, const upper_tables table)
 {
     const __m256i low = _mm256_and_si256(x, _mm256_set1_epi8(15));
-    return _mm256_blendv_epi8(_mm256_shuffle_epi8(table.t0, low),
-                              _mm256_shuffle_epi8(table.t1, low), bit);
+    return _mm256_blendv_epi8(_mm256_shuffle_epi8(table.t[0], low),
+                              _mm256_shuffle_epi8(table.t[1], low), bit);
+}
+
+/* Levels of a field of numbers of six bits. */
+TQ_INLINE __m256i sixth_levels(__m256i x, const tq_upper_bits u, const int field,
+                               const upper_tables table, const int trellis)
+{
+    return tq_pick_level(table.t, x, u, field, 6, trellis);
 }
 
 /* ---- Tokens as lanes ------------------------------------------------------------------- */
@@ -153,7 +173,7 @@ TQ_INLINE __m256i upper_levels(__m256i x, __m256i table)
 
 /* Rows of 128 with fifth bits: nibbles of 16 tokens in row, the bits in plane. */
 TQ_INLINE void turn_fifth(uint8_t *dst, tq_level_rows row, tq_level_rows plane,
-                          const fifth_tables table, tq_walk *ahead)
+                          const upper_tables table, tq_walk *ahead)
 {
     for (uint32_t k = 0; k < 2; k++) {
         __m256i bits[4];
@@ -174,6 +194,31 @@ TQ_INLINE void turn_fifth(uint8_t *dst, tq_level_rows row, tq_level_rows plane,
     }
 }
 
+/* The same with fifth and sixth bits: of even runs in the first half of a plane, of odd ones in the
+ * second. */
+TQ_INLINE void turn_sixth(uint8_t *dst, tq_level_rows row, tq_level_rows plane,
+                          const upper_tables table, tq_walk *ahead, const int trellis)
+{
+    for (uint32_t k = 0; k < 2; k++)
+        for (uint32_t half = 0; half < 2; half++) {
+            __m256i bits[4];
+            turn(bits, plane.at + 8 * k * plane.stride + half * RUN, plane.stride);
+            TQ_UNROLL_FOR (int field = 0; field < 2; field++) {
+                const size_t r = 2 * (size_t)field + half;
+                uint8_t *to = dst + r * RUN * 16 + 32 * k;
+                __m256i x[4];
+                tq_walk_on(ahead);
+                turn(x, row.at + 8 * k * row.stride + r * RUN, row.stride);
+                TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
+                    const tq_upper_bits u = tq_upper_two(bits[i], trellis);
+                    store256(to + 64 * i, sixth_levels(x[i], u, field, table, trellis));
+                    store256(to + 64 * i + 64 * 16, sixth_levels(_mm256_srli_epi16(x[i], 4), u,
+                                                                 field + 2, table, trellis));
+                }
+            }
+        }
+}
+
 /* Nibbles of 16 rows. */
 TQ_INLINE void turn_nibbles(uint8_t *dst, tq_level_rows row, const uint32_t half, __m256i table,
                             tq_walk *ahead)
@@ -192,6 +237,21 @@ TQ_INLINE void turn_nibbles(uint8_t *dst, tq_level_rows row, const uint32_t half
     }
 }
 
+/* Level bytes of 16 rows, or with `add` what becomes level bytes by it. */
+TQ_INLINE void turn_bytes(uint8_t *dst, tq_level_rows row, uint32_t width, const __m256i add,
+                          const int has_add, tq_walk *ahead)
+{
+    for (uint32_t j = 0; j < width; j += 16, dst += 16 * 16) {
+        tq_walk_on(ahead);
+        TQ_UNROLL_FOR (uint32_t k = 0; k < 2; k++) {
+            __m256i x[4];
+            turn(x, row.at + 8 * k * row.stride + j, row.stride);
+            TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+                store256(dst + 64 * i + 32 * k, has_add ? _mm256_add_epi8(x[i], add) : x[i]);
+        }
+    }
+}
+
 void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
                            uint32_t n, tq_walk *ahead)
 {
@@ -199,10 +259,15 @@ void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_const_plan
     const uint32_t half = s->codec->dim / 2, width = TQ_LEVEL_WIDTH(s->codec->dim);
     const tq_level_rows row = tq_avx2_level_rows(room, s, rows, t, n);
 
-    if (s->fifth) {
-        uint8_t bits[ROWS * RUN];
-        turn_fifth(dst, row, fifth_rows(bits, rows, t, n),
-                   (fifth_tables){s->tables.t[0], s->tables.t[1]}, ahead);
+    if (s->upper) {
+        uint8_t bits[ROWS * 2 * RUN];
+        const tq_level_rows plane = upper_rows(bits, s, rows, t, n);
+        if (s->upper == 1)
+            turn_fifth(dst, row, plane, tables_of(s), ahead);
+        else if (s->trellis)
+            turn_sixth(dst, row, plane, tables_of(s), ahead, 1);
+        else
+            turn_sixth(dst, row, plane, tables_of(s), ahead, 0);
         return;
     }
     if (s->nibbles) {
@@ -212,15 +277,10 @@ void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_const_plan
             turn_nibbles(dst, row, half, s->tables.t[0], ahead);
         return;
     }
-    for (uint32_t j = 0; j < width; j += 16) {
-        tq_walk_on(ahead);
-        for (uint32_t k = 0; k < 2; k++) {
-            __m256i x[4];
-            turn(x, row.at + 8 * k * row.stride + j, row.stride);
-            TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-                store256(dst + (size_t)j * 16 + 64 * i + 32 * k, _mm256_add_epi8(x[i], s->add));
-        }
-    }
+    if (s->in_place)
+        turn_bytes(dst, row, width, s->add, 1, ahead);
+    else
+        turn_bytes(dst, row, width, s->add, 0, ahead);
 }
 
 /* ---- Four tokens to a lane ------------------------------------------------------------- */
@@ -242,7 +302,7 @@ TQ_INLINE void interleave(__m256i out[4], const uint8_t *row, size_t stride)
 /* Four rows of 128 with fifth bits. A register of nibbles has run r in its lower lane and r + 1 in
  * the upper one. */
 TQ_INLINE void interleave_fifth(uint8_t *to, size_t block, const uint8_t *row, size_t stride,
-                                const uint8_t *plane, size_t plane_stride, const fifth_tables table)
+                                const uint8_t *plane, size_t plane_stride, const upper_tables table)
 {
     __m256i y[4], bits[4];
     TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
@@ -269,6 +329,26 @@ TQ_INLINE void interleave_fifth(uint8_t *to, size_t block, const uint8_t *row, s
     }
 }
 
+/* The same with fifth and sixth bits, whose halves are those of two runs too. */
+TQ_INLINE void interleave_sixth(uint8_t *to, size_t block, const uint8_t *row, size_t stride,
+                                const uint8_t *plane, size_t plane_stride, const upper_tables table,
+                                const int trellis)
+{
+    __m256i bits[4];
+    interleave(bits, plane, plane_stride);
+    TQ_UNROLL_FOR (int field = 0; field < 2; field++, to += 2 * block) {
+        __m256i x[4];
+        interleave(x, row + 2 * field * RUN, stride);
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
+            const tq_upper_bits u = tq_upper_two(bits[i], trellis);
+            uint8_t *at = to + i / 2 * block + 32 * (i % 2);
+            store256(at, sixth_levels(x[i], u, field, table, trellis));
+            store256(at + 4 * block,
+                     sixth_levels(_mm256_srli_epi16(x[i], 4), u, field + 2, table, trellis));
+        }
+    }
+}
+
 /* Four rows of nibbles. */
 TQ_INLINE void interleave_nibbles(uint8_t *to, size_t block, const uint8_t *row, size_t stride,
                                   const uint32_t half, const __m256i table)
@@ -285,22 +365,23 @@ TQ_INLINE void interleave_nibbles(uint8_t *to, size_t block, const uint8_t *row,
     }
 }
 
-/* Four rows of bytes. */
+/* Four rows of level bytes, or with `add` of what becomes level bytes by it. */
 TQ_INLINE void interleave_bytes(uint8_t *to, size_t block, const uint8_t *row, size_t stride,
-                                const uint32_t width, const __m256i add)
+                                const uint32_t width, const __m256i add, const int has_add)
 {
     for (uint32_t j = 0; j < width; j += 32, to += 2 * block) {
         __m256i x[4];
         interleave(x, row + j, stride);
         TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-            store256(to + i / 2 * block + 32 * (i % 2), _mm256_add_epi8(x[i], add));
+            store256(to + i / 2 * block + 32 * (i % 2),
+                     has_add ? _mm256_add_epi8(x[i], add) : x[i]);
     }
 }
 
 void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
                          uint32_t n, uint32_t quads, tq_walk *ahead)
 {
-    uint8_t room[TQ_ROWS_ROOM], bits[ROWS * RUN];
+    uint8_t room[TQ_ROWS_ROOM], bits[ROWS * 2 * RUN];
     tq_level_rows plane = {0};
     const uint32_t half = s->codec->dim / 2, width = TQ_LEVEL_WIDTH(s->codec->dim);
     const size_t block = (size_t)quads * 64;
@@ -310,20 +391,26 @@ void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes
         const uint32_t end = quads * 4 - done < ROWS ? quads * 4 - done : ROWS;
         const tq_level_rows row = tq_avx2_level_rows(room, s, rows, t + done, left);
         uint8_t *to = dst + (size_t)done * 16;
-        if (s->fifth)
-            plane = fifth_rows(bits, rows, t + done, left);
+        if (s->upper)
+            plane = upper_rows(bits, s, rows, t + done, left);
         for (uint32_t q = 0; q < end; q += 4, to += 64) {
             const uint8_t *four = row.at + q * row.stride;
             tq_walk_on(ahead);
-            if (s->fifth)
-                interleave_fifth(to, block, four, row.stride, plane.at + q * plane.stride,
-                                 plane.stride, (fifth_tables){s->tables.t[0], s->tables.t[1]});
+            const uint8_t *above = s->upper ? plane.at + q * plane.stride : NULL;
+            if (s->upper == 1)
+                interleave_fifth(to, block, four, row.stride, above, plane.stride, tables_of(s));
+            else if (s->upper && s->trellis)
+                interleave_sixth(to, block, four, row.stride, above, plane.stride, tables_of(s), 1);
+            else if (s->upper)
+                interleave_sixth(to, block, four, row.stride, above, plane.stride, tables_of(s), 0);
             else if (s->nibbles && half == 64)
                 interleave_nibbles(to, block, four, row.stride, 64, s->tables.t[0]);
             else if (s->nibbles)
                 interleave_nibbles(to, block, four, row.stride, half, s->tables.t[0]);
+            else if (s->in_place)
+                interleave_bytes(to, block, four, row.stride, width, s->add, 1);
             else
-                interleave_bytes(to, block, four, row.stride, width, s->add);
+                interleave_bytes(to, block, four, row.stride, width, s->add, 0);
         }
     }
 }

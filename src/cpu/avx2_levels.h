@@ -20,7 +20,7 @@ typedef struct tq_level_source {
     const tq_codec *codec;
     int trellis;
     int nibbles;              /* codes or level numbers are taken as half bytes */
-    int fifth;                /* nibbles, and a fifth bit from its plane in the row */
+    uint32_t upper;           /* nibbles, and so many bits above from their plane in the row */
     int in_place;             /* bytes of a row are taken from where they are */
     __m256i add;              /* otherwise: makes level bytes of the bytes of a row */
     int small;                /* level bytes are 2 * zero at most, zero is 64 at most */
@@ -32,9 +32,9 @@ typedef struct tq_level_source {
 /* is_signed: level bytes are levels, zero is 0; for codes of up to 4 bits. */
 void tq_avx2_level_source(tq_level_source *s, const tq_codec *c, int is_signed);
 
-/* Let the functions below take nibbles and fifth bits where they can: less work, and the same level
- * bytes. tq_avx2_level_rows then gives nibbles. */
-void tq_avx2_take_fifth_bits(tq_level_source *s);
+/* Let the functions below take nibbles and the bits above where they can: less work, and the same
+ * level bytes. tq_avx2_level_rows then gives nibbles. */
+void tq_avx2_take_upper_bits(tq_level_source *s);
 
 /* A walk of at most n_steps calls of tq_walk_on. The scales, needed first, are asked for first:
  * they are at the end of a side of a page. */

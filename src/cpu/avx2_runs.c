@@ -65,6 +65,8 @@ TQ_INLINE __m128i load_piece(const row_at *r, const uint32_t piece, uint32_t i, 
 TQ_INLINE __m256i load_two(const row_at *r, const uint32_t piece, uint32_t i, const row_kind k)
 {
     __m128i a, b;
+    if (k.shape == ROW_128)
+        return _mm256_loadu_si256((const __m256i *)(const void *)(r->codes + piece * k.n1));
     if (k.shape == ROW_PAIR) {
         const __m128i x = tq_load128(r->codes + piece * k.n1);
         const __m128i y = tq_load128(r->other + piece * k.n1);
@@ -122,7 +124,9 @@ TQ_INLINE tq_nibbles load_nibbles(const row_at *r, uint32_t i, const row_kind k)
     if (k.trellis) {
         const __m256i o =
             k.bits == 2 ? tq_two_of_one_bit(load_piece(r, 0, i, k)) : load_two(r, 0, i, k);
-        return tq_nibbles_of(o, load_path(r, i, k));
+        return tq_nibbles_of(o, k.shape == ROW_128
+                                    ? tq_subsets_of_128(r->codes + (k.bits - 1) * k.n1)
+                                    : tq_subsets_of(load_path(r, i, k)));
     }
     if (k.bits >= 4)
         return (tq_nibbles){load_two(r, 0, i, k), load_two(r, 2, i, k)};
@@ -137,31 +141,19 @@ TQ_INLINE tq_nibbles load_nibbles(const row_at *r, uint32_t i, const row_kind k)
     return n;
 }
 
-/* low: bits 0..3 of the level numbers. The tables of 16 from the first on are told apart by fields
- * that are shifted into the top bit of each byte: bit 4 and bit 5 by two, bit 6 by six. */
-TQ_INLINE __m256i pick_level(const __m256i *table, __m256i low, __m256i two, __m256i six,
-                             const int field, const uint32_t bits)
+/* The bits of level numbers from bit 4 on. */
+TQ_INLINE tq_upper_bits upper_bits_at(const row_at *r, uint32_t i, const row_kind k)
 {
-    __m256i v = _mm256_shuffle_epi8(table[0], low);
+    const uint32_t bits = number_bits(k), more = k.trellis ? 2 : 4; /* piece with bit 4 */
+    const __m256i none = _mm256_setzero_si256();
     if (bits <= 4)
-        return v;
-    const __m256i bit4 = _mm256_slli_epi16(two, 7 - 2 * field);
-    v = _mm256_blendv_epi8(v, _mm256_shuffle_epi8(table[1], low), bit4);
+        return (tq_upper_bits){none, none, 0};
     if (bits == 5)
-        return v;
-    const __m256i bit5 = _mm256_slli_epi16(two, 6 - 2 * field);
-    __m256i w = _mm256_blendv_epi8(_mm256_shuffle_epi8(table[2], low),
-                                   _mm256_shuffle_epi8(table[3], low), bit4);
-    v = _mm256_blendv_epi8(v, w, bit5);
+        return (tq_upper_bits){tq_runs_of_one_bit(load_piece(r, more, i, k)), none, 0};
+    const __m256i two = load_two(r, more, i, k);
     if (bits == 6)
-        return v;
-    w = _mm256_blendv_epi8(_mm256_shuffle_epi8(table[4], low), _mm256_shuffle_epi8(table[5], low),
-                           bit4);
-    w = _mm256_blendv_epi8(w,
-                           _mm256_blendv_epi8(_mm256_shuffle_epi8(table[6], low),
-                                              _mm256_shuffle_epi8(table[7], low), bit4),
-                           bit5);
-    return _mm256_blendv_epi8(v, w, _mm256_slli_epi16(six, 7 - 2 * field));
+        return tq_upper_two(two, k.trellis);
+    return tq_upper_three(two, tq_runs_of_one_bit(load_piece(r, more + 2, i, k)));
 }
 
 /* Runs of two registers that follow each other: v is the first two, w the next. In ascending order:
@@ -189,29 +181,21 @@ TQ_INLINE void store_runs(uint8_t *out, uint8_t *other, __m256i v, __m256i w, co
 TQ_INLINE void write_places(uint8_t *out, uint8_t *other, const row_at *r, uint32_t i,
                             const __m256i *table, const row_kind k)
 {
-    const __m256i nibble = _mm256_set1_epi8(15);
     const tq_nibbles n = load_nibbles(r, i, k);
-    const uint32_t bits = number_bits(k), more = k.trellis ? 2 : 4; /* piece with bit 4 */
-    __m256i two = nibble, six = nibble;
 
     out += i;
     if (!table) {
         store_runs(out, other, n.n02, n.n13, k);
         return;
     }
-    if (bits == 5)
-        two = tq_runs_of_one_bit(load_piece(r, more, i, k));
-    if (bits >= 6)
-        two = load_two(r, more, i, k);
-    if (bits == 7)
-        six = tq_runs_of_one_bit(load_piece(r, more + 2, i, k));
-    const __m256i l0 = _mm256_and_si256(n.n02, nibble), l1 = _mm256_and_si256(n.n13, nibble);
-    const __m256i l2 = _mm256_and_si256(_mm256_srli_epi16(n.n02, 4), nibble);
-    const __m256i l3 = _mm256_and_si256(_mm256_srli_epi16(n.n13, 4), nibble);
-    store_runs(out, other, pick_level(table, l0, two, six, 0, bits),
-               pick_level(table, l1, two, six, 1, bits), k);
-    store_runs(out + 4 * k.n1, other + 4 * k.n1, pick_level(table, l2, two, six, 2, bits),
-               pick_level(table, l3, two, six, 3, bits), k);
+    const tq_upper_bits u = upper_bits_at(r, i, k);
+    const uint32_t bits = number_bits(k);
+    table += tq_first_table(bits, k.trellis);
+    const __m256i n2 = _mm256_srli_epi16(n.n02, 4), n3 = _mm256_srli_epi16(n.n13, 4);
+    store_runs(out, other, tq_pick_level(table, n.n02, u, 0, bits, k.trellis),
+               tq_pick_level(table, n.n13, u, 1, bits, k.trellis), k);
+    store_runs(out + 4 * k.n1, other + 4 * k.n1, tq_pick_level(table, n2, u, 2, bits, k.trellis),
+               tq_pick_level(table, n3, u, 3, bits, k.trellis), k);
 }
 
 /* ---- Tables ---------------------------------------------------------------------------- */
@@ -409,8 +393,10 @@ void tq_avx2_trellis_nibbles(uint8_t *out, size_t stride, const uint8_t *codes, 
         NIBBLES_OF(1, 2);
     else if (bits == 3)
         NIBBLES_OF(1, 3);
-    else
+    else if (bits == 4)
         NIBBLES_OF(1, 4);
+    else
+        NIBBLES_OF(1, 5);
 }
 
 void tq_avx2_norm_nibbles(uint8_t *out, size_t stride, const uint8_t *codes, size_t codes_stride,

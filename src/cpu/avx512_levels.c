@@ -61,8 +61,7 @@ TQ_INLINE void wide_row(uint8_t *out, const uint8_t *codes, const level_tables *
     __m512i n;
 
     if (trellis) {
-        const tq_path_bits path = tq_path_of_128(codes + (size_t)16 * (code_bits - 1));
-        const tq_nibbles half = tq_nibbles_at(codes, path, 16, code_bits);
+        const tq_nibbles half = tq_nibbles_of_128(codes, code_bits);
         n = _mm512_inserti64x4(_mm512_castsi256_si512(half.n02), half.n13, 1);
     } else {
         n = _mm512_loadu_si512(codes);
