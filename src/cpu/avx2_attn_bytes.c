@@ -59,10 +59,11 @@ TQ_INLINE __m256i load_groups(const uint8_t *row, size_t stride, const int alone
                                    1);
 }
 
-TQ_INLINE void store_lanes(uint8_t *low, uint8_t *high, __m256i x)
+/* Lower lanes of x and y to a, upper lanes to b: 32 bytes each. */
+TQ_INLINE void store_lanes(uint8_t *a, uint8_t *b, __m256i x, __m256i y)
 {
-    _mm_storeu_si128((__m128i *)(void *)low, _mm256_castsi256_si128(x));
-    _mm_storeu_si128((__m128i *)(void *)high, _mm256_extracti128_si256(x, 1));
+    _mm256_storeu_si256((__m256i *)(void *)a, _mm256_permute2x128_si256(x, y, 0x20));
+    _mm256_storeu_si256((__m256i *)(void *)b, _mm256_permute2x128_si256(x, y, 0x31));
 }
 
 /* 16 bytes a group. Dword of a quad: byte c of the four rows; a register has 4 of them of each
@@ -82,8 +83,8 @@ TQ_INLINE void expand_4(uint8_t *a, uint8_t *b, const uint8_t *row, size_t strid
     TQ_UNROLL_FOR (int i = 0; i < 4; i++) {
         const __m256i low = _mm256_and_si256(quad[i], mask);
         const __m256i high = _mm256_and_si256(_mm256_srli_epi16(quad[i], 4), mask);
-        store_lanes(a + 32 * i, b + 32 * i, _mm256_shuffle_epi8(book, low));
-        store_lanes(a + 32 * i + 16, b + 32 * i + 16, _mm256_shuffle_epi8(book, high));
+        store_lanes(a + 32 * i, b + 32 * i, _mm256_shuffle_epi8(book, low),
+                    _mm256_shuffle_epi8(book, high));
     }
 }
 
@@ -110,10 +111,12 @@ TQ_INLINE void expand_2(uint8_t *a, uint8_t *b, const uint8_t *row, size_t strid
     const __m256i x = _mm256_unpacklo_epi8(r[0], r[1]), y = _mm256_unpacklo_epi8(r[2], r[3]);
     const __m256i quad[2] = {_mm256_unpacklo_epi16(x, y), _mm256_unpackhi_epi16(x, y)};
     TQ_UNROLL_FOR (int i = 0; i < 2; i++)
-        TQ_UNROLL_FOR (int f = 0; f < 4; f++) {
-            const int at = HALF_BYTES * i + f % 2 * 32 + f / 2 * 16;
-            const __m256i code = _mm256_and_si256(_mm256_srli_epi16(quad[i], 2 * f), mask);
-            store_lanes(a + at, b + at, _mm256_shuffle_epi8(book, code));
+        TQ_UNROLL_FOR (int f = 0; f < 2; f++) {
+            const int at = HALF_BYTES * i + 32 * f;
+            const __m256i lower = _mm256_and_si256(_mm256_srli_epi16(quad[i], 2 * f), mask);
+            const __m256i upper = _mm256_and_si256(_mm256_srli_epi16(quad[i], 2 * f + 4), mask);
+            store_lanes(a + at, b + at, _mm256_shuffle_epi8(book, lower),
+                        _mm256_shuffle_epi8(book, upper));
         }
 }
 
