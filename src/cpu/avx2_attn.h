@@ -160,31 +160,40 @@ TQ_INLINE float tq_hsum8(__m256 x)
 /* A kernel's walk through the memory that is wanted next, see tq_const_planes: each call of
  * tq_walk_on asks for the share of one of n_steps steps. A core has some 24 misses in flight, and a
  * page of keys is a hundred lines or more: asked for at once, most would be forgotten (Zen 3) or
- * hold the core up, so steps should be equally far apart in time. Shares are equal, for a loop of
- * changing length would be predicted wrongly at every other step: the last steps may have none.
- * gap: to the second of two streams, or 0; then left and step are of each. */
+ * hold the core up, so steps should be equally far apart in time. Every step makes `count`
+ * requests, for a loop of changing length would be predicted wrongly at every other step; they are
+ * a line or less apart, so some ask for the same line again, which costs nothing.
+ * gap: to the second of two streams, or 0; then the rest is of each. */
 typedef struct tq_walk {
     const uint8_t *p;
-    size_t left, step, gap;
+    uint32_t at, step, last; /* in 2^-8 bytes: the next request, from it to the one after */
+    uint32_t count;
+    size_t gap;
 } tq_walk;
 
 TQ_INLINE tq_walk tq_walk_begin(tq_const_planes planes, uint32_t n_steps)
 {
-    tq_walk w = {planes.ahead, planes.ahead ? planes.ahead_bytes : 0, 0, planes.ahead_gap};
-    w.step = (w.left / (n_steps + 1) + 64) / 64 * 64; /* n_steps 0: all at the first */
+    tq_walk w = {.p = planes.ahead, .gap = planes.ahead_gap};
+    const uint32_t bytes = planes.ahead ? (uint32_t)planes.ahead_bytes : 0;
+    if (bytes == 0)
+        return w;
+    const uint32_t steps = n_steps > 0 ? n_steps : 1;
+    w.count = ((bytes + 63) / 64 + steps - 1) / steps;
+    w.step = (bytes << 8) / (w.count * steps);
+    w.last = (bytes - 1) << 8;
     return w;
 }
 
 TQ_INLINE void tq_walk_on(tq_walk *w)
 {
-    const size_t n = w->left < w->step ? w->left : w->step;
-    for (size_t i = 0; i < n; i += 64) {
-        _mm_prefetch((const char *)w->p + i, _MM_HINT_T0);
+    uint32_t at = w->at;
+    for (uint32_t i = 0; i < w->count; i++, at += w->step) {
+        const uint8_t *line = w->p + ((at < w->last ? at : w->last) >> 8);
+        _mm_prefetch((const char *)line, _MM_HINT_T0);
         if (w->gap)
-            _mm_prefetch((const char *)w->p + w->gap + i, _MM_HINT_T0);
+            _mm_prefetch((const char *)line + w->gap, _MM_HINT_T0);
     }
-    w->p += n;
-    w->left -= n;
+    w->at = at;
 }
 
 /* f16 numbers of 8 tokens, 4 groups: dst[g][t] = row t, group g, as f32; rows dst_stride apart.
