@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* avx512_attn_weigh.c — weighted sums of Lloyd values, for AVX-512; with VNNI and VBMI of 4, 5
- * and 8 bits only (avx512_attn_bytes.c). VBMI makes those of 8 bits no faster.
+/* avx512_attn_weigh.c — weighted sums of Lloyd values, for AVX-512; with VNNI and VBMI of 4 and 5
+ * bits only (avx512_attn_bytes.c). Those of 8 bits are summed by AVX2's kernel, whose fractions of
+ * a line cost less than 256 centroids to look up, here too.
  *
  * A block is `rows` queries (1 to 8) by one group of 32 elements; its sums stay in registers over
  * all tokens of the tile. The scale of the group is multiplied into the weights, so the inner loop
@@ -13,7 +14,6 @@ enum { GROUP_FLOATS = 32, MAX_ROWS = 8 };
 
 typedef struct codebook {
     __m512 table[2]; /* centroids 0..15, 16..31; fewer are repeated */
-    const float *all;
 } codebook;
 
 /* The 32 elements of a group at p. */
@@ -70,18 +70,10 @@ TQ_INLINE void expand_v5(__m512 x[2], const uint8_t *p, const codebook *book)
         x[i] = _mm512_permutex2var_ps(book->table[0], idx[i], book->table[1]);
 }
 
-TQ_INLINE void expand_v8(__m512 x[2], const uint8_t *p, const codebook *book)
-{
-    __m512i idx[2];
-    tq_unpack_group16(idx, p, 0, 8);
-    for (int i = 0; i < 2; i++)
-        x[i] = _mm512_i32gather_ps(idx[i], book->all, 4);
-}
-
 TQ_INLINE codebook make_codebook(const uint32_t bits)
 {
     const float *all = tq_lloyd_get(bits)->centroid;
-    codebook book = {{_mm512_setzero_ps(), _mm512_setzero_ps()}, all};
+    codebook book = {{_mm512_setzero_ps(), _mm512_setzero_ps()}};
     if (bits == 2)
         book.table[0] = _mm512_broadcast_f32x4(_mm_loadu_ps(all));
     else if (bits == 3)
@@ -182,4 +174,3 @@ LLOYD_KERNEL(2)
 LLOYD_KERNEL(3)
 LLOYD_KERNEL(4)
 LLOYD_KERNEL(5)
-LLOYD_KERNEL(8)
