@@ -551,6 +551,40 @@ static void check_weigh(ck *t, const format_case *f, const tq_codec *v, uint32_t
     }
 }
 
+/* Scales with a sign, which no encoder writes and a file may hold: kernels that round weights must
+ * not take them for small ones. */
+static void check_signed_scales(ck *t, const format_case *f, const tq_codec *v, const char *entry)
+{
+    static float rows[TQ_TILE * MAX_DIM];
+    const int vf = tq_kfmt(f->format);
+    const tq_const_planes values = to_const(stored_rows(t, v, 0, TQ_TILE));
+    float *w = ck_buffer(t, 3, TQ_TILE * sizeof(float), 0);
+    const float alpha = 0;
+    for (uint32_t i = 0; i < TQ_TILE; i++) {
+        uint8_t *scale = (uint8_t *)(uintptr_t)values.scale + i * values.scale_stride;
+        for (uint32_t g = 0; i % 3 == 0 && g < v->scale_bytes; g += 2)
+            scale[g + 1] |= 0x80;
+        w[i] = i % 3 == 0 ? 1 : 0.01f;
+    }
+    tq_codec_kernels_scalar.decode_rotated[vf](v, rows, v->dim, values, TQ_TILE);
+    for (size_t isa = 0; isa < t->n_isas; isa++) {
+        float *acc = ck_buffer(t, 5, v->dim * sizeof(float), 0);
+        memset(acc, 0, v->dim * sizeof(float));
+        ck_kernels(t, isa, v)->attn->weigh[vf](v, acc, v->dim, w, &alpha, 1, values, TQ_TILE);
+        for (uint32_t j = 0; j < v->dim; j++) {
+            double want = 0, terms = 0;
+            for (uint32_t i = 0; i < TQ_TILE; i++) {
+                const double x = (double)w[i] * (double)rows[(size_t)i * v->dim + j];
+                want += x;
+                terms += fabs(x);
+            }
+            ck_check(t, fabs((double)acc[j] - want) <= 1e-3 * terms + 1e-6, entry,
+                     t->isas[isa].name, "signed scales, element %u of %u: %.9g, not %.9g", j,
+                     v->dim, (double)acc[j], want);
+        }
+    }
+}
+
 static void check_format(ck *t, const format_case *f, int is_value)
 {
     const size_t n_rc = sizeof(row_counts) / sizeof(row_counts[0]);
@@ -576,6 +610,8 @@ static void check_format(ck *t, const format_case *f, int is_value)
             else
                 check_score(t, f, &c, n_rows, n, &e, entry);
         }
+        if (is_value && c.scale_bytes > 0)
+            check_signed_scales(t, f, &c, entry);
     }
     static const uint32_t long_dims[] = {512, 576, 1024};
     for (int i = 0; i < 3 && !is_value && f->format >= TQ_FMT_NORM2 && f->format <= TQ_FMT_TCQ6;
