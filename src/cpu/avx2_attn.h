@@ -160,14 +160,14 @@ TQ_INLINE float tq_hsum8(__m256 x)
 /* A kernel's walk through the memory that is wanted next, see tq_const_planes: each call of
  * tq_walk_on asks for the share of one of n_steps steps. A core has some 24 misses in flight, and a
  * page of keys is a hundred lines or more: asked for at once, most would be forgotten (Zen 3) or
- * hold the core up, so steps should be equally far apart in time. Every step makes `count`
- * requests, for a loop of changing length would be predicted wrongly at every other step; they are
- * a line or less apart, so some ask for the same line again, which costs nothing.
+ * hold the core up, so steps should be equally far apart in time. Every step asks for equally many
+ * lines, for a loop of changing length would be predicted wrongly at every other step; where that
+ * is more than its share, the next step begins with the same line again, which costs little.
  * gap: to the second of two streams, or 0; then the rest is of each. */
 typedef struct tq_walk {
     const uint8_t *p;
-    uint32_t at, step, last; /* in 2^-8 bytes: the next request, from it to the one after */
-    uint32_t count;
+    uint32_t at, end, step; /* in 2^-8 bytes: what is next, where that ends, a share */
+    uint32_t most;          /* bytes that a step asks for */
     size_t gap;
 } tq_walk;
 
@@ -175,25 +175,27 @@ TQ_INLINE tq_walk tq_walk_begin(tq_const_planes planes, uint32_t n_steps)
 {
     tq_walk w = {.p = planes.ahead, .gap = planes.ahead_gap};
     const uint32_t bytes = planes.ahead ? (uint32_t)planes.ahead_bytes : 0;
-    if (bytes == 0)
-        return w;
     const uint32_t steps = n_steps > 0 ? n_steps : 1;
-    w.count = ((bytes + 63) / 64 + steps - 1) / steps;
-    w.step = (bytes << 8) / (w.count * steps);
-    w.last = (bytes - 1) << 8;
+    w.end = bytes << 8;
+    w.step = (w.end + steps - 1) / steps;
+    w.most = (w.step + (64 << 8) - 1) >> 14 << 6;
     return w;
 }
 
 TQ_INLINE void tq_walk_on(tq_walk *w)
 {
-    uint32_t at = w->at;
-    for (uint32_t i = 0; i < w->count; i++, at += w->step) {
-        const uint8_t *line = w->p + ((at < w->last ? at : w->last) >> 8);
-        _mm_prefetch((const char *)line, _MM_HINT_T0);
-        if (w->gap)
-            _mm_prefetch((const char *)line + w->gap, _MM_HINT_T0);
-    }
-    w->at = at;
+    if (w->at >= w->end) /* nothing, or rows beyond the first few */
+        return;
+    const char *p = (const char *)w->p + (w->at >> 8), *const end = p + w->most;
+    w->at += w->step;
+    if (w->gap)
+        for (; p != end; p += 64) {
+            _mm_prefetch(p, _MM_HINT_T0);
+            _mm_prefetch(p + w->gap, _MM_HINT_T0);
+        }
+    else
+        for (; p != end; p += 64)
+            _mm_prefetch(p, _MM_HINT_T0);
 }
 
 /* f16 numbers of 8 tokens, 4 groups: dst[g][t] = row t, group g, as f32; rows dst_stride apart.

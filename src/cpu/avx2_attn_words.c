@@ -234,10 +234,10 @@ TQ_INLINE void block(float *acc, size_t acc_stride, const weights *by, const flo
     __m256i sum[MAX_ROWS][2];
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
         sum[r][0] = sum[r][1] = _mm256_set1_epi32(by->start[r]);
-    for (; n >= 4; n -= 4, w16 += 4, codes += 4 * stride) {
+    for (; n >= 8; n -= 8) {
         tq_walk_on(ahead);
-        step(sum, w16, numbers(codes, codes + stride, f, which), rows);
-        step(sum, w16 + 2, numbers(codes + 2 * stride, codes + 3 * stride, f, which), rows);
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++, w16 += 2, codes += 2 * stride)
+            step(sum, w16, numbers(codes, codes + stride, f, which), rows);
     }
     for (; n > 0; n -= n < 2 ? n : 2, w16 += 2, codes += 2 * stride)
         step(sum, w16, numbers(codes, n < 2 ? codes : codes + stride, f, which), rows);
@@ -353,7 +353,7 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
         return;
     }
     const uint32_t n_halves = v->dim / 16;
-    tq_walk ahead = tq_walk_begin(values, n_halves * (n / 4)); /* rows 0..3 do it */
+    tq_walk ahead = tq_walk_begin(values, n_halves * (n / 8)); /* rows 0..3 do it */
     float scale[MAX_GROUPS * TQ_TILE], offset[MAX_GROUPS * TQ_TILE];
     tq_load_columns(scale, TQ_TILE, values.scale, values.scale_stride, 0, TQ_TILE, n, v->n_groups);
     if (tq_has_sign(scale, v->n_groups * TQ_TILE)) {
