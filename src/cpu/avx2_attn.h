@@ -162,7 +162,8 @@ TQ_INLINE float tq_hsum8(__m256 x)
  * page of keys is a hundred lines or more: asked for at once, most would be forgotten (Zen 3) or
  * hold the core up, so steps should be equally far apart in time. Every step asks for equally many
  * lines, for a loop of changing length would be predicted wrongly at every other step; where that
- * is more than its share, the next step begins with the same line again, which costs little.
+ * is more than its share, the next step begins with the same line again, which costs little, and
+ * the last asks beyond the end, which nothing minds.
  * gap: to the second of two streams, or 0; then the rest is of each. */
 typedef struct tq_walk {
     const uint8_t *p;

@@ -232,28 +232,7 @@ TQ_INLINE __m128i round_words(int16_t *w16, const tq_weight_steps *by, const flo
             sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(y, _mm256_set1_epi16(1)));
         }
     }
-    const __m256i all =
-        _mm256_hadd_epi32(_mm256_hadd_epi32(sum[0], sum[1]), _mm256_hadd_epi32(sum[2], sum[3]));
-    return _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
-}
-
-/* A quad of wide numbers: x of 16 elements, its weights at w16. */
-TQ_INLINE void wide_step(__m256i sum[TQ_SUM_ROWS][2], const int16_t *w16, const uint8_t *x,
-                         const uint32_t rows)
-{
-    const __m256i low = _mm256_set1_epi16(255);
-    const __m256i a = tq_keep(load32(x)), b = tq_keep(load32(x + 32));
-    const __m256i even[2] = {_mm256_and_si256(a, low), _mm256_and_si256(b, low)};
-    const __m256i odd[2] = {_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8)};
-    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-        const uint8_t *pairs = (const uint8_t *)(w16 + r * TQ_TILE);
-        const __m256i y = _mm256_set1_epi32((int)tq_load_u32(pairs));
-        sum[r][0] = tq_add_i32(sum[r][0], _mm256_madd_epi16(even[0], y));
-        sum[r][1] = tq_add_i32(sum[r][1], _mm256_madd_epi16(even[1], y));
-        const __m256i z = _mm256_set1_epi32((int)tq_load_u32(pairs + 4));
-        sum[r][0] = tq_add_i32(sum[r][0], _mm256_madd_epi16(odd[0], z));
-        sum[r][1] = tq_add_i32(sum[r][1], _mm256_madd_epi16(odd[1], z));
-    }
+    return tq_sum4_i32(sum);
 }
 
 /* 16 elements of n_units times 16 tokens for `rows` rows. x: half a quad, the next 128 bytes on. */
@@ -268,10 +247,10 @@ TQ_INLINE void block(float *acc, size_t acc_stride, const weights *by, const end
     if (wide)
         for (uint32_t i = 0; i < n_units; i++, x += 4 * QUAD_BYTES) {
             const int16_t *w16 = by->w16 + 16 * i;
-            wide_step(sum, w16, x, rows);
-            wide_step(sum, w16 + 8, x + QUAD_BYTES, rows);
-            wide_step(sum, w16 + 4, x + 2 * QUAD_BYTES, rows);
-            wide_step(sum, w16 + 12, x + 3 * QUAD_BYTES, rows);
+            tq_sum_wide_quad(sum, w16, x, rows);
+            tq_sum_wide_quad(sum, w16 + 8, x + QUAD_BYTES, rows);
+            tq_sum_wide_quad(sum, w16 + 4, x + 2 * QUAD_BYTES, rows);
+            tq_sum_wide_quad(sum, w16 + 12, x + 3 * QUAD_BYTES, rows);
         }
     else
         tq_sum_quads(sum, by->w8, x, QUAD_BYTES, n_units, 1, rows);

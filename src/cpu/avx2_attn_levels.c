@@ -84,25 +84,6 @@ TQ_INLINE void finish(float *acc, const __m256i sum[2], float factor, const floa
         _mm256_storeu_ps(acc + 16, _mm256_fmadd_ps(al, _mm256_loadu_ps(acc + 16), y));
 }
 
-/* A quad of 16 elements, whose weights are at w. */
-TQ_INLINE void wide_step(__m256i sum[MAX_ROWS][2], const int16_t *w, const uint8_t *level,
-                         const uint32_t rows)
-{
-    const __m256i low = _mm256_set1_epi16(255);
-    const __m256i x0 = tq_keep(tq_load_bytes(level)), x1 = tq_keep(tq_load_bytes(level + 32));
-    const __m256i even0 = _mm256_and_si256(x0, low), even1 = _mm256_and_si256(x1, low);
-    const __m256i odd0 = _mm256_srli_epi16(x0, 8), odd1 = _mm256_srli_epi16(x1, 8);
-    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-        const uint8_t *pairs = (const uint8_t *)(w + r * TQ_TILE);
-        const __m256i a = _mm256_set1_epi32((int)tq_load_u32(pairs));
-        sum[r][0] = tq_add_i32(sum[r][0], _mm256_madd_epi16(even0, a));
-        sum[r][1] = tq_add_i32(sum[r][1], _mm256_madd_epi16(even1, a));
-        const __m256i b = _mm256_set1_epi32((int)tq_load_u32(pairs + 4));
-        sum[r][0] = tq_add_i32(sum[r][0], _mm256_madd_epi16(odd0, b));
-        sum[r][1] = tq_add_i32(sum[r][1], _mm256_madd_epi16(odd1, b));
-    }
-}
-
 /* All elements. level [blocks][quads][64] of quads * 4 tokens, w16 from the first of them on. */
 TQ_INLINE void weigh_rows(float *acc, size_t acc_stride, const int16_t *w16, const float *factor,
                           const float *alpha, const uint8_t *level, uint32_t quads, uint32_t dim,
@@ -122,10 +103,10 @@ TQ_INLINE void weigh_rows(float *acc, size_t acc_stride, const int16_t *w16, con
         for (; q >= 4; q -= 4) {
             tq_walk_on(ahead);
             TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++, level += 64, w += 4)
-                wide_step(sum, w, level, rows);
+                tq_sum_wide_quad(sum, w, level, rows);
         }
         for (; q > 0; q--, level += 64, w += 4)
-            wide_step(sum, w, level, rows);
+            tq_sum_wide_quad(sum, w, level, rows);
         if (j < dim)
             TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
                 finish(acc + r * acc_stride + j, sum[r], factor[r], alpha + r, j + 16 < dim);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* avx2_attn_sums.h — sums of small numbers times byte weights, for AVX2: what the values of up to 4
- * bits have in common.
+ * bits have in common; and what wider ones share with them.
  *
  * A number is an int8, a weight (scale of the token or group included) a byte of up to 255. Four
  * tokens of an element are together (a QUAD: 32 bytes are 4 tokens x 8 elements): vpmaddubsw adds
@@ -41,6 +41,20 @@ TQ_INLINE __m128 tq_largest(const __m256 x[4])
     y = tq_larger(_mm256_shuffle_ps(y, z, 0x44), _mm256_shuffle_ps(y, z, 0xee));
     z = _mm256_permute2f128_ps(y, y, 1);
     return _mm256_castps256_ps128(tq_larger(y, z));
+}
+
+/* The sums of four registers. */
+TQ_INLINE __m128 tq_sum4(const __m256 x[4])
+{
+    const __m256 y = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
+    return _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
+}
+
+TQ_INLINE __m128i tq_sum4_i32(const __m256i x[4])
+{
+    const __m256i y =
+        _mm256_hadd_epi32(_mm256_hadd_epi32(x[0], x[1]), _mm256_hadd_epi32(x[2], x[3]));
+    return _mm_add_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
 }
 
 /* Is a sign bit set in x [n], n a multiple of 8? Kernels decode rows that have a scale with a sign:
@@ -128,13 +142,8 @@ TQ_INLINE __m128 tq_round_bytes(uint8_t *w8, const tq_weight_steps *by, const fl
             _mm256_storeu_si256((__m256i *)(void *)(w8 + r * TQ_TILE + t), y);
         }
     }
-    const __m256 all =
-        _mm256_hadd_ps(_mm256_hadd_ps(total[0], total[1]), _mm256_hadd_ps(total[2], total[3]));
-    const __m256i all8 = _mm256_hadd_epi32(_mm256_hadd_epi32(bytes[0], bytes[1]),
-                                           _mm256_hadd_epi32(bytes[2], bytes[3]));
-    const __m128 sum = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
-    __m128 sum8 = _mm_cvtepi32_ps(
-        _mm_add_epi32(_mm256_castsi256_si128(all8), _mm256_extracti128_si256(all8, 1)));
+    const __m128 sum = tq_sum4(total);
+    __m128 sum8 = _mm_cvtepi32_ps(tq_sum4_i32(bytes));
     const __m128 change = _mm_andnot_ps(_mm_set1_ps(-0.0f), _mm_sub_ps(sum, sum8));
     const __m128 most = _mm_mul_ps(sum8, _mm_set1_ps(1.0f / 128));
     const int off = _mm_movemask_ps(_mm_cmpgt_ps(change, most));
@@ -186,6 +195,26 @@ TQ_INLINE void tq_sum_quads(__m256i sum[TQ_SUM_ROWS][2], const uint8_t *w8, cons
                 }
             }
         }
+    }
+}
+
+/* sum += 16 elements of four tokens by 16-bit weights, at w16 in the order 0, 2, 1, 3 and rows 64
+ * apart. x: their quad of bytes that are not negative, 64 of them. */
+TQ_INLINE void tq_sum_wide_quad(__m256i sum[TQ_SUM_ROWS][2], const int16_t *w16, const uint8_t *x,
+                                const uint32_t rows)
+{
+    const __m256i low = _mm256_set1_epi16(255);
+    const __m256i a = tq_keep(tq_load_bytes(x)), b = tq_keep(tq_load_bytes(x + 32));
+    const __m256i even[2] = {_mm256_and_si256(a, low), _mm256_and_si256(b, low)};
+    const __m256i odd[2] = {_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8)};
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+        const uint8_t *pairs = (const uint8_t *)(w16 + r * TQ_TILE);
+        const __m256i y = _mm256_set1_epi32((int)tq_load_u32(pairs));
+        sum[r][0] = tq_add_i32(sum[r][0], _mm256_madd_epi16(even[0], y));
+        sum[r][1] = tq_add_i32(sum[r][1], _mm256_madd_epi16(even[1], y));
+        const __m256i z = _mm256_set1_epi32((int)tq_load_u32(pairs + 4));
+        sum[r][0] = tq_add_i32(sum[r][0], _mm256_madd_epi16(odd[0], z));
+        sum[r][1] = tq_add_i32(sum[r][1], _mm256_madd_epi16(odd[1], z));
     }
 }
 

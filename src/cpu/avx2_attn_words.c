@@ -259,20 +259,6 @@ TQ_INLINE void block(float *acc, size_t acc_stride, const weights *by, const flo
     }
 }
 
-/* The sums of four registers. */
-TQ_INLINE __m128 sum4(const __m256 x[4])
-{
-    const __m256 y = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
-    return _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
-}
-
-TQ_INLINE __m128i sum4_i32(const __m256i x[4])
-{
-    const __m256i y =
-        _mm256_hadd_epi32(_mm256_hadd_epi32(x[0], x[1]), _mm256_hadd_epi32(x[2], x[3]));
-    return _mm_add_epi32(_mm256_castsi256_si128(y), _mm256_extracti128_si256(y, 1));
-}
-
 /* Weights of `rows` rows times the scales of a group, as integers, for 16-token steps up to n.
  * Only tokens that a row sees count, so that a query rounds alike alone and in a batch. */
 TQ_INLINE void quantise_weights(weights *by, const float *w, const float *scale,
@@ -296,7 +282,7 @@ TQ_INLINE void quantise_weights(weights *by, const float *w, const float *scale,
     }
     /* Below, the quotient could overflow; beside any other tile it is 0. Above: a NaN or Inf of
      * weights or hostile scales must show in the result. */
-    const __m128 s = sum4(sum), shift = _mm_mul_ps(s, _mm_set1_ps(f->shift));
+    const __m128 s = tq_sum4(sum), shift = _mm_mul_ps(s, _mm_set1_ps(f->shift));
     const __m128 seen = _mm_cmpge_ps(s, _mm_set1_ps(0x1p-90f));
     const __m128 finite = _mm_cmple_ps(s, _mm_set1_ps(FLT_MAX));
     const __m128 down = _mm_max_ps(_mm_mul_ps(tq_largest(max), _mm_set1_ps(1 / WEIGHT_MAX)),
@@ -305,7 +291,7 @@ TQ_INLINE void quantise_weights(weights *by, const float *w, const float *scale,
     _mm_storeu_ps(by->factor,
                   _mm_blendv_ps(_mm_set1_ps(NAN),
                                 _mm_and_ps(_mm_mul_ps(down, _mm_set1_ps(f->unit)), seen), finite));
-    _mm_storeu_ps(by->base, affine ? _mm_add_ps(sum4(base), shift) : shift);
+    _mm_storeu_ps(by->base, affine ? _mm_add_ps(tq_sum4(base), shift) : shift);
     __m256i total[4];
     TQ_UNROLL_FOR (uint32_t r = 0; r < 4; r++)
         total[r] = _mm256_setzero_si256();
@@ -321,7 +307,7 @@ TQ_INLINE void quantise_weights(weights *by, const float *w, const float *scale,
             _mm256_storeu_si256((__m256i *)(void *)(by->w16 + r * TQ_TILE + t), x);
         }
     _mm_storeu_si128((__m128i *)(void *)by->start,
-                     affine ? _mm_mullo_epi32(sum4_i32(total), _mm_set1_epi32(-f->zero))
+                     affine ? _mm_mullo_epi32(tq_sum4_i32(total), _mm_set1_epi32(-f->zero))
                             : _mm_setzero_si128());
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* avx2_runs.h — bits 0..3 of level numbers from the planes of a row.
+/* avx2_runs.h — level numbers from the planes of a row, bits 0..3 first, and levels from them.
  *
  * Elements r n1 .. r n1 + n1 - 1 of a row, n1 = dim / 8, are RUN r of 8. A plane of single bits has
  * each run in one bit of its n1 bytes, one of two bits has runs 2k and 2k + 1 in field k of the
