@@ -8,8 +8,10 @@
 set(TQ_LLAMA_SOURCE_DIR "" CACHE PATH "llama.cpp tree to build instead of the pinned one")
 set(TQ_LLAMA_VERSION 0.4)
 
-# Their package file caches this path; a stale one would survive a change of prefix.
-unset(llama_LIBRARY CACHE)
+# Their package files cache these paths; stale ones would survive a change of prefix.
+foreach(v llama_LIBRARY ggml_DIR GGML_LIBRARY GGML_BASE_LIBRARY GGML_CPU_LIBRARY)
+  unset(${v} CACHE)
+endforeach()
 
 if(NOT TQ_LLAMA_SOURCE_DIR)
   find_package(llama ${TQ_LLAMA_VERSION} CONFIG QUIET)

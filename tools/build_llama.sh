@@ -150,7 +150,7 @@ generator=()
 if command -v ninja >/dev/null; then
     generator=(-G Ninja)
 fi
-jobs=$(nproc 2>/dev/null || echo 2)
+jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
 say "building ${source_dir/#$tmp/pinned tree} with $jobs jobs (a few minutes, once)"
 run() {
     if ! "$@" >>"$tmp/log" 2>&1; then

@@ -6,6 +6,7 @@ cache does not answer the retrieval question."""
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -28,7 +29,10 @@ def run(tq, model, scheme, prompt, n, temp):
         print(" " * len(note) + "\r", end="", file=sys.stderr, flush=True)
     if p.returncode != 0:
         sys.stderr.buffer.write(p.stderr)
-        sys.exit(f"demo: {' '.join(cmd)} failed with exit code {p.returncode}")
+        how = f"exit code {p.returncode}"
+        if p.returncode < 0:
+            how = signal.Signals(-p.returncode).name
+        sys.exit(f"demo: {' '.join(cmd)} failed: {how}")
     return json.loads(p.stdout)
 
 

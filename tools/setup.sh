@@ -77,7 +77,7 @@ if [ "$(id -u)" -ne 0 ]; then
         as_root=(sudo)
     else
         echo "setup: these packages are missing, and only root can install them:" >&2
-        echo "setup:   apt-get install ${missing[*]}" >&2
+        echo "setup:   apt-get install --no-install-recommends ${missing[*]}" >&2
         exit 1
     fi
 fi
@@ -86,14 +86,18 @@ if ! command -v apt-get >/dev/null 2>&1; then
     exit 1
 fi
 
-echo "setup: installing ${missing[*]}" >&2
+echo "setup: installing ${missing[*]} (a minute or two)" >&2
 # Another apt may hold the lock for a while: wait for it rather than fail.
 apt() {
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get -y -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@" >&2
+        apt-get -y -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 "$@"
 }
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 # The package lists of a fresh machine or container may be absent or old.
-if ! apt install --no-install-recommends "${missing[@]}" 2>/dev/null; then
-    apt update
-    apt install --no-install-recommends "${missing[@]}"
+if ! { apt install --no-install-recommends "${missing[@]}" ||
+    { apt update && apt install --no-install-recommends "${missing[@]}"; }; } >"$log" 2>&1; then
+    tail -n 40 "$log" >&2
+    echo "setup: apt-get could not install ${missing[*]}" >&2
+    exit 1
 fi
