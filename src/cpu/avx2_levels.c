@@ -5,8 +5,8 @@
  * Codes of up to 4 bits, and level numbers of a trellis of up to 3, are nibbles: byte i of a row
  * holds those of elements i and i + dim / 2, as the 4-bit plane does anyway. They are put in order
  * while they are still packed, half the shuffles of doing it with levels, and one byte shuffle
- * then turns them into levels. At dimension 128 numbers of five and six bits have the bits above a
- * nibble in a plane of the row (avx2_runs.h): byte p, bit r for place p of run r, or fields of two
+ * then turns them into levels. At dimension 128 numbers of five to seven bits have the bits above a
+ * nibble in planes of the row (avx2_runs.h): byte p, bit r for place p of run r, or fields of two
  * bits in two halves. They are put in order beside the nibbles, once for all runs. Other rows
  * become levels first, in the first cache.
  */
@@ -64,7 +64,7 @@ void tq_avx2_level_source(tq_level_source *s, const tq_codec *c, int is_signed)
 void tq_avx2_take_upper_bits(tq_level_source *s)
 {
     const uint32_t bits = s->codec->bits + (s->trellis ? 1 : 0);
-    s->upper = s->codec->dim == 128 && (bits == 5 || bits == 6) ? bits - 4 : 0;
+    s->upper = s->codec->dim == 128 && bits >= 5 && bits <= 7 ? bits - 4 : 0;
 }
 
 /* ---- Rows ------------------------------------------------------------------------------ */
@@ -100,8 +100,10 @@ tq_level_rows tq_avx2_level_rows(uint8_t *room, const tq_level_source *s, tq_con
 
 enum { RUN = 16 }; /* places of a run at dimension 128 */
 
-/* Where the planes above the nibbles are of the tokens of tq_avx2_level_rows: in place, or in room
- * [16][2 * RUN]. */
+/* Bytes of a row's planes above the nibbles, at most. */
+enum { UPPER_BYTES = 3 * RUN };
+
+/* Where those are of the tokens of tq_avx2_level_rows: in place, or in room [16][UPPER_BYTES]. */
 TQ_INLINE tq_level_rows upper_rows(uint8_t *room, const tq_level_source *s, tq_const_planes rows,
                                    uint32_t t, uint32_t n)
 {
@@ -110,21 +112,21 @@ TQ_INLINE tq_level_rows upper_rows(uint8_t *room, const tq_level_source *s, tq_c
     if (n == ROWS)
         return (tq_level_rows){at, rows.codes_stride};
     for (uint32_t i = 0; i < n; i++)
-        memcpy(room + i * 2 * RUN, at + i * rows.codes_stride, bytes);
-    tq_repeat_last_row(room, 2 * RUN, bytes, n);
-    return (tq_level_rows){room, 2 * RUN};
+        memcpy(room + i * UPPER_BYTES, at + i * rows.codes_stride, bytes);
+    tq_repeat_last_row(room, UPPER_BYTES, bytes, n);
+    return (tq_level_rows){room, UPPER_BYTES};
 }
 
-/* Two tables by value: those in memory would be loaded again after each store of levels. */
+/* Tables by value: those in memory would be loaded again after each store of levels. */
 typedef struct upper_tables {
-    __m256i t[2];
+    __m256i t[4];
 } upper_tables;
 
 /* Those that tq_pick_level takes, from where it takes them. */
 TQ_INLINE upper_tables tables_of(const tq_level_source *s)
 {
     const __m256i *t = s->tables.t + tq_first_table(4 + s->upper, s->trellis);
-    return (upper_tables){{t[0], t[1]}};
+    return s->upper < 3 ? (upper_tables){{t[0], t[1]}} : (upper_tables){{t[0], t[1], t[2], t[3]}};
 }
 
 /* Levels of the nibbles of x, whose fifth bits are the top bits of the bytes of `bit`. */
@@ -135,11 +137,25 @@ TQ_INLINE __m256i fifth_levels(__m256i x, __m256i bit, const upper_tables table)
                               _mm256_shuffle_epi8(table.t[1], low), bit);
 }
 
-/* Levels of a field of numbers of six bits. */
-TQ_INLINE __m256i sixth_levels(__m256i x, const tq_upper_bits u, const int field,
-                               const upper_tables table, const int trellis)
+/* Numbers of six or, of a trellis, seven bits. */
+typedef struct number_kind {
+    int trellis;
+    uint32_t bits;
+} number_kind;
+
+/* Bits of runs `half`, half + 2 .. half + 6. two: fields of two bits of them, one: single bits of
+ * all eight. */
+TQ_INLINE tq_upper_bits upper_bits(__m256i two, __m256i one, const int half, const number_kind k)
 {
-    return tq_pick_level(table.t, x, u, field, 6, trellis);
+    return k.bits == 6 ? tq_upper_two(two, k.trellis)
+                       : tq_upper_three(two, half ? _mm256_srli_epi16(one, 1) : one);
+}
+
+/* Levels of a field of such numbers. */
+TQ_INLINE __m256i field_levels(__m256i x, const tq_upper_bits u, const int field,
+                               const upper_tables table, const number_kind k)
+{
+    return tq_pick_level(table.t, x, u, field, k.bits, k.trellis);
 }
 
 /* ---- Tokens as lanes ------------------------------------------------------------------- */
@@ -194,15 +210,22 @@ TQ_INLINE void turn_fifth(uint8_t *dst, tq_level_rows row, tq_level_rows plane,
     }
 }
 
-/* The same with fifth and sixth bits: of even runs in the first half of a plane, of odd ones in the
- * second. */
-TQ_INLINE void turn_sixth(uint8_t *dst, tq_level_rows row, tq_level_rows plane,
-                          const upper_tables table, tq_walk *ahead, const int trellis)
+/* The same with fifth and sixth bits, of even runs in the first half of a plane, of odd ones in the
+ * second, and perhaps seventh bits behind them. */
+TQ_INLINE void turn_upper(uint8_t *dst, tq_level_rows row, tq_level_rows plane,
+                          const upper_tables table, tq_walk *ahead, const number_kind kind)
 {
-    for (uint32_t k = 0; k < 2; k++)
-        for (uint32_t half = 0; half < 2; half++) {
-            __m256i bits[4];
-            turn(bits, plane.at + 8 * k * plane.stride + half * RUN, plane.stride);
+    for (uint32_t k = 0; k < 2; k++) {
+        const uint8_t *above = plane.at + 8 * k * plane.stride;
+        __m256i one[4];
+        if (kind.bits == 7)
+            turn(one, above + 2 * RUN, plane.stride);
+        TQ_UNROLL_FOR (uint32_t half = 0; half < 2; half++) {
+            tq_upper_bits u[4];
+            __m256i two[4];
+            turn(two, above + half * RUN, plane.stride);
+            TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+                u[i] = upper_bits(two[i], one[i], (int)half, kind);
             TQ_UNROLL_FOR (int field = 0; field < 2; field++) {
                 const size_t r = 2 * (size_t)field + half;
                 uint8_t *to = dst + r * RUN * 16 + 32 * k;
@@ -210,13 +233,13 @@ TQ_INLINE void turn_sixth(uint8_t *dst, tq_level_rows row, tq_level_rows plane,
                 tq_walk_on(ahead);
                 turn(x, row.at + 8 * k * row.stride + r * RUN, row.stride);
                 TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-                    const tq_upper_bits u = tq_upper_two(bits[i], trellis);
-                    store256(to + 64 * i, sixth_levels(x[i], u, field, table, trellis));
-                    store256(to + 64 * i + 64 * 16, sixth_levels(_mm256_srli_epi16(x[i], 4), u,
-                                                                 field + 2, table, trellis));
+                    store256(to + 64 * i, field_levels(x[i], u[i], field, table, kind));
+                    store256(to + 64 * i + 64 * 16, field_levels(_mm256_srli_epi16(x[i], 4), u[i],
+                                                                 field + 2, table, kind));
                 }
             }
         }
+    }
 }
 
 /* Nibbles of 16 rows. */
@@ -260,14 +283,16 @@ void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_const_plan
     const tq_level_rows row = tq_avx2_level_rows(room, s, rows, t, n);
 
     if (s->upper) {
-        uint8_t bits[ROWS * 2 * RUN];
+        uint8_t bits[ROWS * UPPER_BYTES];
         const tq_level_rows plane = upper_rows(bits, s, rows, t, n);
         if (s->upper == 1)
             turn_fifth(dst, row, plane, tables_of(s), ahead);
+        else if (s->upper == 3)
+            turn_upper(dst, row, plane, tables_of(s), ahead, (number_kind){1, 7});
         else if (s->trellis)
-            turn_sixth(dst, row, plane, tables_of(s), ahead, 1);
+            turn_upper(dst, row, plane, tables_of(s), ahead, (number_kind){1, 6});
         else
-            turn_sixth(dst, row, plane, tables_of(s), ahead, 0);
+            turn_upper(dst, row, plane, tables_of(s), ahead, (number_kind){0, 6});
         return;
     }
     if (s->nibbles) {
@@ -299,20 +324,27 @@ TQ_INLINE void interleave(__m256i out[4], const uint8_t *row, size_t stride)
     out[3] = _mm256_unpackhi_epi16(c, d);
 }
 
+/* The same of 16 bytes of each, in both lanes. */
+TQ_INLINE void interleave_lanes(__m256i out[4], const uint8_t *row, size_t stride)
+{
+    __m256i y[4];
+    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+        y[i] = _mm256_broadcastsi128_si256(load128(row + i * stride));
+    const __m256i a = _mm256_unpacklo_epi8(y[0], y[1]), b = _mm256_unpacklo_epi8(y[2], y[3]);
+    const __m256i c = _mm256_unpackhi_epi8(y[0], y[1]), d = _mm256_unpackhi_epi8(y[2], y[3]);
+    out[0] = _mm256_unpacklo_epi16(a, b);
+    out[1] = _mm256_unpackhi_epi16(a, b);
+    out[2] = _mm256_unpacklo_epi16(c, d);
+    out[3] = _mm256_unpackhi_epi16(c, d);
+}
+
 /* Four rows of 128 with fifth bits. A register of nibbles has run r in its lower lane and r + 1 in
  * the upper one. */
 TQ_INLINE void interleave_fifth(uint8_t *to, size_t block, const uint8_t *row, size_t stride,
                                 const uint8_t *plane, size_t plane_stride, const upper_tables table)
 {
-    __m256i y[4], bits[4];
-    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-        y[i] = _mm256_broadcastsi128_si256(load128(plane + i * plane_stride));
-    const __m256i a = _mm256_unpacklo_epi8(y[0], y[1]), b = _mm256_unpacklo_epi8(y[2], y[3]);
-    const __m256i c = _mm256_unpackhi_epi8(y[0], y[1]), d = _mm256_unpackhi_epi8(y[2], y[3]);
-    bits[0] = _mm256_unpacklo_epi16(a, b);
-    bits[1] = _mm256_unpackhi_epi16(a, b);
-    bits[2] = _mm256_unpacklo_epi16(c, d);
-    bits[3] = _mm256_unpackhi_epi16(c, d);
+    __m256i bits[4];
+    interleave_lanes(bits, plane, plane_stride);
     TQ_UNROLL_FOR (int r = 0; r < 4; r += 2, to += 2 * block) {
         const __m256i lower =
             _mm256_setr_epi32(7 - r, 7 - r, 7 - r, 7 - r, 6 - r, 6 - r, 6 - r, 6 - r);
@@ -329,22 +361,33 @@ TQ_INLINE void interleave_fifth(uint8_t *to, size_t block, const uint8_t *row, s
     }
 }
 
-/* The same with fifth and sixth bits, whose halves are those of two runs too. */
-TQ_INLINE void interleave_sixth(uint8_t *to, size_t block, const uint8_t *row, size_t stride,
+/* The same with fifth and sixth bits, whose halves are those of two runs too, and perhaps seventh
+ * bits behind them. */
+TQ_INLINE void interleave_upper(uint8_t *to, size_t block, const uint8_t *row, size_t stride,
                                 const uint8_t *plane, size_t plane_stride, const upper_tables table,
-                                const int trellis)
+                                const number_kind kind)
 {
-    __m256i bits[4];
-    interleave(bits, plane, plane_stride);
+    tq_upper_bits u[4];
+    __m256i two[4];
+    interleave(two, plane, plane_stride);
+    if (kind.bits == 7) {
+        const __m256i by_half = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
+        __m256i one[4];
+        interleave_lanes(one, plane + 2 * RUN, plane_stride);
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+            u[i] = tq_upper_three(two[i], _mm256_srlv_epi32(one[i], by_half));
+    } else {
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+            u[i] = tq_upper_two(two[i], kind.trellis);
+    }
     TQ_UNROLL_FOR (int field = 0; field < 2; field++, to += 2 * block) {
         __m256i x[4];
         interleave(x, row + 2 * field * RUN, stride);
         TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-            const tq_upper_bits u = tq_upper_two(bits[i], trellis);
             uint8_t *at = to + i / 2 * block + 32 * (i % 2);
-            store256(at, sixth_levels(x[i], u, field, table, trellis));
+            store256(at, field_levels(x[i], u[i], field, table, kind));
             store256(at + 4 * block,
-                     sixth_levels(_mm256_srli_epi16(x[i], 4), u, field + 2, table, trellis));
+                     field_levels(_mm256_srli_epi16(x[i], 4), u[i], field + 2, table, kind));
         }
     }
 }
@@ -381,7 +424,7 @@ TQ_INLINE void interleave_bytes(uint8_t *to, size_t block, const uint8_t *row, s
 void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
                          uint32_t n, uint32_t quads, tq_walk *ahead)
 {
-    uint8_t room[TQ_ROWS_ROOM], bits[ROWS * 2 * RUN];
+    uint8_t room[TQ_ROWS_ROOM], bits[ROWS * UPPER_BYTES];
     tq_level_rows plane = {0};
     const uint32_t half = s->codec->dim / 2, width = TQ_LEVEL_WIDTH(s->codec->dim);
     const size_t block = (size_t)quads * 64;
@@ -399,10 +442,15 @@ void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes
             const uint8_t *above = s->upper ? plane.at + q * plane.stride : NULL;
             if (s->upper == 1)
                 interleave_fifth(to, block, four, row.stride, above, plane.stride, tables_of(s));
+            else if (s->upper == 3)
+                interleave_upper(to, block, four, row.stride, above, plane.stride, tables_of(s),
+                                 (number_kind){1, 7});
             else if (s->upper && s->trellis)
-                interleave_sixth(to, block, four, row.stride, above, plane.stride, tables_of(s), 1);
+                interleave_upper(to, block, four, row.stride, above, plane.stride, tables_of(s),
+                                 (number_kind){1, 6});
             else if (s->upper)
-                interleave_sixth(to, block, four, row.stride, above, plane.stride, tables_of(s), 0);
+                interleave_upper(to, block, four, row.stride, above, plane.stride, tables_of(s),
+                                 (number_kind){0, 6});
             else if (s->nibbles && half == 64)
                 interleave_nibbles(to, block, four, row.stride, 64, s->tables.t[0]);
             else if (s->nibbles)
