@@ -32,7 +32,7 @@ const tq_attn_kernels TQ_CLUSTER(tq_attn_kernels_avx512) = {
               [TQ_KBF16] = tq_avx2_weigh_bf16,
               [TQ_KLLOYD2] = TQ_CLUSTER(tq_avx512_weigh_v2),
               [TQ_KLLOYD3] = TQ_CLUSTER(tq_avx512_weigh_v3),
-              [TQ_KLLOYD4] = tq_avx512_weigh_v4,
+              [TQ_KLLOYD4] = TQ_CLUSTER(tq_avx512_weigh_v4),
               [TQ_KLLOYD5] = tq_avx512_weigh_v5,
               [TQ_KLLOYD8] = tq_avx2_weigh_v8,
               TQ_NORM_ENTRIES(TQ_CLUSTER(tq_avx512_weigh_norm)),

@@ -96,9 +96,10 @@ tq_prep_fn TQ_CLUSTER(tq_avx512_prep_k2), TQ_CLUSTER(tq_avx512_prep_k4),
     TQ_CLUSTER(tq_avx512_prep_k5), TQ_CLUSTER(tq_avx512_prep_k8);
 
 /* avx512_attn_weigh.c, avx512_attn_bytes.c (VNNI) */
-tq_weigh_fn TQ_CLUSTER(tq_avx512_weigh_v2), TQ_CLUSTER(tq_avx512_weigh_v3);
+tq_weigh_fn TQ_CLUSTER(tq_avx512_weigh_v2), TQ_CLUSTER(tq_avx512_weigh_v3),
+    TQ_CLUSTER(tq_avx512_weigh_v4);
 /* avx512_attn_weigh.c, for both */
-tq_weigh_fn tq_avx512_weigh_v4, tq_avx512_weigh_v5;
+tq_weigh_fn tq_avx512_weigh_v5;
 
 /* avx512_attn_levels.c: norm-codebook and trellis */
 tq_score_fn TQ_CLUSTER(tq_avx512_score_norm);

@@ -81,7 +81,7 @@ TQ_INLINE __m128i tq_fold4(const __m512i x[4], tq_fold_fn *fold)
 }
 
 /* As tq_find_steps. */
-TQ_INLINE void tq_find_steps64(tq_weight_steps *out, const float *w, const float *bound,
+TQ_INLINE void tq_find_steps64(tq_weight_steps *out, const float *w, const float *bound, float top,
                                const uint32_t rows)
 {
     __m512i peak[4];
@@ -94,7 +94,7 @@ TQ_INLINE void tq_find_steps64(tq_weight_steps *out, const float *w, const float
             peak[r] = tq_fold_larger(_mm512_castps_si512(x), peak[r]);
         }
     }
-    tq_steps_from(out, _mm_castsi128_ps(tq_fold4(peak, tq_fold_larger)), TQ_WEIGHT_TOP);
+    tq_steps_from(out, _mm_castsi128_ps(tq_fold4(peak, tq_fold_larger)), top);
 }
 
 /* acc [16] = alpha * that + factor * sum + base. */

@@ -155,7 +155,7 @@ typedef struct tq_codec_kernels {
  *   Lloyd values of 2, 3 bits, uniform 4       to steps of largest / 255, for Lloyd values the
  *                                             largest by any of a token's scales; centroids within
  *                                             0.0028, 0.018, 0
- *   Lloyd values of 4 bits                    to steps of largest / 32767, likewise; within 0.009
+ *   Lloyd values of 4 bits                    to steps of largest / 32767, likewise; within 0.012
  *   Lloyd values of 5, 8 bits, uniform 8      to steps of max(largest / 32767, sum / 131000; 8 bits
  *                                             of Lloyd: 65500); centroids within 1e-4, 0.0175, 0
  *   norm-codebook and trellis                 to steps of largest / 255 up to 4 bits, 32767 above

@@ -376,7 +376,7 @@ typedef struct allowance {
 static const allowance allowances[] = {
     {TQ_FMT_LLOYD_V2, 1, 255, HUGE_VAL, 0.0028, 0.0018, 0},
     {TQ_FMT_LLOYD_V3, 1, 255, HUGE_VAL, 0.018, 0.0078, 0},
-    {TQ_FMT_LLOYD_V4, 1, 32767, HUGE_VAL, 0.009, 0.0045, 0},
+    {TQ_FMT_LLOYD_V4, 1, 32767, HUGE_VAL, 0.012, 0.0045, 0},
     {TQ_FMT_LLOYD_V5, 0, 32767, 131000, 1e-4, 6e-5, 0},
     {TQ_FMT_LLOYD_V8, 0, 32767, 65500, 0.0175, 0.0034, 0},
     {TQ_FMT_UNIFORM4, 0, 255, HUGE_VAL, 0, 0, 8},
