@@ -16,6 +16,7 @@
  * offset of uniform groups, the zero of a table) is summed apart, in f32.
  */
 #include "cpu/avx2_attn_sums.h"
+#include "cpu/avx2_attn_words.h"
 #include "tables.h"
 
 #include <float.h>
@@ -24,14 +25,6 @@
 #define GROUP      32u
 #define MAX_ROWS   4u
 #define MAX_GROUPS (1024u / GROUP)
-
-#define WEIGHT_MAX 32767.0f
-
-/* Largest number of 5 bits, and sums of weights: 64 roundings up of a half stay below 2^31 / TOP_5,
- * and below 2^16 for the numbers of 8 bits, which fill an int16. */
-#define TOP_5 16383
-#define SUM_5 131000.0f
-#define SUM_8 65500.0f
 
 /* What the kernel needs to know of a format. */
 typedef struct fine {
@@ -61,34 +54,23 @@ static fine fine_v5(void)
 {
     const float *c = tq_lloyd_get(5)->centroid;
     const float top = fmaxf(-c[0], c[31]);
-    fine f = {.unit = top / TOP_5, .weight_sum = SUM_5};
+    fine f = {.unit = top / TQ_TOP_5, .weight_sum = TQ_SUM_5};
     for (int i = 0; i < 2; i++) {
-        __m256i x = int16_of(c + 16 * i, _mm256_set1_ps(TOP_5 / top));
+        __m256i x = int16_of(c + 16 * i, _mm256_set1_ps(TQ_TOP_5 / top));
         f.low[i] = bytes_of(x, 0);
         f.high[i] = bytes_of(x, 8);
     }
     return f;
 }
 
-/* The 256 centroids of 8 bits are a straight line but for one step: centroid i is about
- *     step * (i - 128 + first + fraction[i / 4] / 256),
- * within 1.3 % of the standard deviation of the error that the format itself has. */
-#define STEP_8  0.0345802147f
-#define FIRST_8 -2.2647863f
-static const uint8_t fraction[64] = {
-    6,   2,   0,   5,   7,   55,  18,  0,   8,   4,   33,  23,  27,  40,  41,  62,
-    84,  47,  98,  163, 217, 206, 179, 142, 144, 127, 98,  96,  119, 141, 153, 106,
-    99,  91,  80,  117, 110, 85,  75,  56,  36,  26,  26,  0,   32,  66,  111, 140,
-    150, 163, 161, 158, 164, 183, 196, 255, 186, 167, 174, 230, 185, 255, 207, 210};
-
 /* Each table but the first as its difference (XOR) to the one before. */
 static fine fine_v8(void)
 {
-    fine f = {.unit = STEP_8 / 256, .shift = STEP_8 * FIRST_8, .weight_sum = SUM_8};
+    fine f = {.unit = TQ_STEP_8 / 256, .shift = TQ_STEP_8 * TQ_FIRST_8, .weight_sum = TQ_SUM_8};
     __m256i before = _mm256_setzero_si256();
     for (int i = 0; i < 4; i++) {
         const __m256i x = _mm256_broadcastsi128_si256(
-            _mm_loadu_si128((const __m128i *)(const void *)(fraction + 16 * i)));
+            _mm_loadu_si128((const __m128i *)(const void *)(tq_fraction_8 + 16 * i)));
         f.low[i] = _mm256_xor_si256(x, before);
         before = x;
     }
@@ -98,7 +80,7 @@ static fine fine_v8(void)
 /* Codes, less 128 of each: their middle goes to the offset. */
 static fine fine_uniform8(void)
 {
-    return (fine){.unit = 1, .shift = 128, .weight_sum = SUM_5, .zero = 128};
+    return (fine){.unit = 1, .shift = 128, .weight_sum = TQ_SUM_5, .zero = 128};
 }
 
 /* ---- Numbers --------------------------------------------------------------------------- */
@@ -285,7 +267,7 @@ TQ_INLINE void quantise_weights(weights *by, const float *w, const float *scale,
     const __m128 s = tq_sum4(sum), shift = _mm_mul_ps(s, _mm_set1_ps(f->shift));
     const __m128 seen = _mm_cmpge_ps(s, _mm_set1_ps(0x1p-90f));
     const __m128 finite = _mm_cmple_ps(s, _mm_set1_ps(FLT_MAX));
-    const __m128 down = _mm_max_ps(_mm_mul_ps(tq_largest(max), _mm_set1_ps(1 / WEIGHT_MAX)),
+    const __m128 down = _mm_max_ps(_mm_mul_ps(tq_largest(max), _mm_set1_ps(1 / TQ_WORD_MAX)),
                                    _mm_mul_ps(s, _mm_set1_ps(1 / f->weight_sum)));
     _mm_storeu_ps(up, _mm_and_ps(_mm_div_ps(_mm_set1_ps(1), down), _mm_and_ps(seen, finite)));
     _mm_storeu_ps(by->factor,

@@ -6,6 +6,13 @@
  */
 #include "cpu/avx512_attn.h"
 
+/* Without VBMI the fractions of a line cost as much to look up as with AVX2. */
+#if TQ_HAVE_VNNI
+#define WEIGH_V8 tq_avx512_weigh_v8_vnni
+#else
+#define WEIGH_V8 tq_avx2_weigh_v8
+#endif
+
 const tq_attn_kernels TQ_CLUSTER(tq_attn_kernels_avx512) = {
     .prep = {[TQ_KF32] = tq_avx2_prep_f32,
              [TQ_KF16] = tq_avx2_prep_f16,
@@ -33,8 +40,8 @@ const tq_attn_kernels TQ_CLUSTER(tq_attn_kernels_avx512) = {
               [TQ_KLLOYD2] = TQ_CLUSTER(tq_avx512_weigh_v2),
               [TQ_KLLOYD3] = TQ_CLUSTER(tq_avx512_weigh_v3),
               [TQ_KLLOYD4] = TQ_CLUSTER(tq_avx512_weigh_v4),
-              [TQ_KLLOYD5] = tq_avx512_weigh_v5,
-              [TQ_KLLOYD8] = tq_avx2_weigh_v8,
+              [TQ_KLLOYD5] = TQ_CLUSTER(tq_avx512_weigh_v5),
+              [TQ_KLLOYD8] = WEIGH_V8,
               TQ_NORM_ENTRIES(TQ_CLUSTER(tq_avx512_weigh_norm)),
               TQ_TCQ_ENTRIES(TQ_CLUSTER(tq_avx512_weigh_norm)),
               TQ_AVX2_WEIGH_PLAIN},

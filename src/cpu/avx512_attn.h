@@ -40,6 +40,12 @@ TQ_INLINE __m512i tq_add_dot4_at(__m512i sum, __m512i bytes, const void *p)
     return sum;
 }
 
+TQ_INLINE __m512i tq_add_dot2(__m512i sum, __m512i x, __m512i y)
+{
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(x), "v"(y));
+    return sum;
+}
+
 TQ_INLINE __m512i tq_add_dot2_at(__m512i sum, __m512i x, const void *p)
 {
     __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(x), "m"(*(const tq_four *)p));
@@ -98,8 +104,10 @@ tq_prep_fn TQ_CLUSTER(tq_avx512_prep_k2), TQ_CLUSTER(tq_avx512_prep_k4),
 /* avx512_attn_weigh.c, avx512_attn_bytes.c (VNNI) */
 tq_weigh_fn TQ_CLUSTER(tq_avx512_weigh_v2), TQ_CLUSTER(tq_avx512_weigh_v3),
     TQ_CLUSTER(tq_avx512_weigh_v4);
-/* avx512_attn_weigh.c, for both */
-tq_weigh_fn tq_avx512_weigh_v5;
+/* avx512_attn_weigh.c, avx512_attn_words.c (VNNI) */
+tq_weigh_fn TQ_CLUSTER(tq_avx512_weigh_v5);
+/* avx512_attn_words.c */
+tq_weigh_fn tq_avx512_weigh_v8_vnni;
 
 /* avx512_attn_levels.c: norm-codebook and trellis */
 tq_score_fn TQ_CLUSTER(tq_avx512_score_norm);
@@ -193,6 +201,20 @@ TQ_INLINE void tq_transpose16_f16(float *dst, size_t dst_stride, const uint8_t *
         _mm512_storeu_ps(dst + (size_t)(2 * pair + 1) * dst_stride,
                          _mm512_cvtph_ps(_mm512_extracti64x4_epi64(two, 1)));
     }
+}
+
+/* Scales of a tile: dst [n_groups rounded up to 4][64]; those of tokens from n on are the last's.
+ */
+TQ_INLINE void tq_avx512_group_scales(float *dst, tq_const_planes values, uint32_t n,
+                                      uint32_t n_groups)
+{
+    for (uint32_t g = 0; g < n_groups; g += 4)
+        for (uint32_t t = 0; t < TQ_TILE; t += 16) {
+            const uint32_t from = t < n ? t : n - 1;
+            tq_transpose16_f16(dst + g * TQ_TILE + t, TQ_TILE,
+                               values.scale + from * values.scale_stride + 2 * g,
+                               values.scale_stride, n - from, n_groups - g);
+        }
 }
 
 #endif

@@ -325,13 +325,7 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
     const places at = find_places(bits);
     tq_lines ahead = tq_lines_begin(values);
 
-    for (uint32_t g = 0; g < n_groups; g += CHUNK)
-        for (uint32_t t = 0; t < TQ_TILE; t += 16) {
-            const uint32_t from = t < n ? t : n - 1;
-            tq_transpose16_f16(scale + g * TQ_TILE + t, TQ_TILE,
-                               values.scale + from * values.scale_stride + 2 * g,
-                               values.scale_stride, n - from, n_groups - g);
-        }
+    tq_avx512_group_scales(scale, values, n, n_groups);
     if (tq_any_negative(scale, n_groups * TQ_TILE)) {
         tq_avx2_weigh_decoded(v, acc, acc_stride, w, alpha, n_rows, values, n);
         return;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* avx512_attn_weigh.c — weighted sums of Lloyd values, for AVX-512; with VNNI and VBMI of 4 and 5
- * bits only (avx512_attn_bytes.c). Those of 8 bits are summed by AVX2's kernel, whose fractions of
- * a line cost less than 256 centroids to look up, here too.
+/* avx512_attn_weigh.c — weighted sums of Lloyd values, for AVX-512 without VNNI and VBMI (with:
+ * avx512_attn_bytes.c, avx512_attn_words.c). Those of 8 bits are summed by AVX2's kernel, whose
+ * fractions of a line cost less than 256 centroids to look up, here too.
  *
  * A block is `rows` queries (1 to 8) by one group of 32 elements; its sums stay in registers over
  * all tokens of the tile. The scale of the group is multiplied into the weights, so the inner loop
