@@ -8,9 +8,15 @@
 
 /* Without VBMI the fractions of a line cost as much to look up as with AVX2. */
 #if TQ_HAVE_VNNI
-#define WEIGH_V8 tq_avx512_weigh_v8_vnni
+#define WEIGH_V8   tq_avx512_weigh_v8_vnni
+#define PREP_NORM  tq_avx512_prep_planes
+#define SCORE_NORM tq_avx512_score_planes
+#define WEIGH_NORM tq_avx512_weigh_planes
 #else
-#define WEIGH_V8 tq_avx2_weigh_v8
+#define WEIGH_V8   tq_avx2_weigh_v8
+#define PREP_NORM  tq_avx2_prep_norm
+#define SCORE_NORM tq_avx512_score_norm
+#define WEIGH_NORM tq_avx512_weigh_norm
 #endif
 
 const tq_attn_kernels TQ_CLUSTER(tq_attn_kernels_avx512) = {
@@ -21,8 +27,8 @@ const tq_attn_kernels TQ_CLUSTER(tq_attn_kernels_avx512) = {
              [TQ_KAFFINE4] = TQ_CLUSTER(tq_avx512_prep_k4),
              [TQ_KAFFINE5] = TQ_CLUSTER(tq_avx512_prep_k5),
              [TQ_KAFFINE8] = TQ_CLUSTER(tq_avx512_prep_k8),
-             TQ_NORM_ENTRIES(tq_avx2_prep_norm),
-             TQ_TCQ_ENTRIES(tq_avx2_prep_norm),
+             TQ_NORM_ENTRIES(PREP_NORM),
+             TQ_TCQ_ENTRIES(PREP_NORM),
              TQ_AVX2_PREP_PLAIN},
     .score = {[TQ_KF32] = tq_avx2_score_f32,
               [TQ_KF16] = tq_avx2_score_f16,
@@ -31,8 +37,8 @@ const tq_attn_kernels TQ_CLUSTER(tq_attn_kernels_avx512) = {
               [TQ_KAFFINE4] = TQ_CLUSTER(tq_avx512_score_k4),
               [TQ_KAFFINE5] = TQ_CLUSTER(tq_avx512_score_k5),
               [TQ_KAFFINE8] = TQ_CLUSTER(tq_avx512_score_k8),
-              TQ_NORM_ENTRIES(TQ_CLUSTER(tq_avx512_score_norm)),
-              TQ_TCQ_ENTRIES(TQ_CLUSTER(tq_avx512_score_norm)),
+              TQ_NORM_ENTRIES(SCORE_NORM),
+              TQ_TCQ_ENTRIES(SCORE_NORM),
               TQ_AVX2_SCORE_PLAIN},
     .weigh = {[TQ_KF32] = tq_avx2_weigh_f32,
               [TQ_KF16] = tq_avx2_weigh_f16,
@@ -42,8 +48,8 @@ const tq_attn_kernels TQ_CLUSTER(tq_attn_kernels_avx512) = {
               [TQ_KLLOYD4] = TQ_CLUSTER(tq_avx512_weigh_v4),
               [TQ_KLLOYD5] = TQ_CLUSTER(tq_avx512_weigh_v5),
               [TQ_KLLOYD8] = WEIGH_V8,
-              TQ_NORM_ENTRIES(TQ_CLUSTER(tq_avx512_weigh_norm)),
-              TQ_TCQ_ENTRIES(TQ_CLUSTER(tq_avx512_weigh_norm)),
+              TQ_NORM_ENTRIES(WEIGH_NORM),
+              TQ_TCQ_ENTRIES(WEIGH_NORM),
               TQ_AVX2_WEIGH_PLAIN},
     .softmax = TQ_CLUSTER(tq_avx512_softmax),
     .pack_keys = tq_avx2_pack_keys,

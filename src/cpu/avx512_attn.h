@@ -113,6 +113,11 @@ tq_weigh_fn tq_avx512_weigh_v8_vnni;
 tq_score_fn TQ_CLUSTER(tq_avx512_score_norm);
 tq_weigh_fn TQ_CLUSTER(tq_avx512_weigh_norm);
 
+/* avx512_planes_score.c, avx512_planes_weigh.c (VNNI): the same; rows of 128 by their planes */
+tq_prep_fn tq_avx512_prep_planes;
+tq_score_fn tq_avx512_score_planes;
+tq_weigh_fn tq_avx512_weigh_planes;
+
 /* avx512_levels.c: as tq_avx2_turned_levels, dst 64-byte aligned. */
 void TQ_CLUSTER(tq_avx512_turned_levels)(uint8_t *dst, const tq_level_source *s,
                                          tq_const_planes rows, uint32_t t, uint32_t n,
@@ -215,6 +220,21 @@ TQ_INLINE void tq_avx512_group_scales(float *dst, tq_const_planes values, uint32
                                values.scale + from * values.scale_stride + 2 * g,
                                values.scale_stride, n - from, n_groups - g);
         }
+}
+
+/* As tq_avx2_token_scales, whole registers where they are: loads that span two stores wait. dst [n
+ * rounded up to 16]. */
+TQ_INLINE void tq_avx512_token_scales(float *dst, const uint8_t *plane, size_t stride, uint32_t t,
+                                      uint32_t n)
+{
+    uint32_t i = 0;
+    for (; stride == 2 && i + 16 <= n; i += 16) {
+        const uint8_t *p = plane + (size_t)(t + i) * 2;
+        const __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)p);
+        _mm512_storeu_ps(dst + i, _mm512_cvtph_ps(half));
+    }
+    if (i < n)
+        tq_avx2_token_scales(dst + i, plane, stride, t + i, n - i);
 }
 
 #endif

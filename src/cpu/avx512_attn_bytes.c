@@ -159,8 +159,6 @@ TQ_INLINE void round_fine(chunk_weights *to, const tq_weight_steps *by, const fl
                           const float *scale, uint32_t n_groups, const numbers *of,
                           const uint32_t rows)
 {
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    const __m512i low = _mm512_set1_epi16(255);
     float down[4];
 
     _mm_storeu_ps(down, by->down);
@@ -169,22 +167,14 @@ TQ_INLINE void round_fine(chunk_weights *to, const tq_weight_steps *by, const fl
         __m512i total[CHUNK];
         TQ_UNROLL_FOR (uint32_t g = 0; g < CHUNK; g++) {
             __m512 x[4];
-            __m512i y[4];
             total[g] = _mm512_setzero_si512();
             if (g >= n_groups)
                 continue;
             TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
                 const __m512 s = _mm512_mul_ps(up, _mm512_loadu_ps(scale + g * TQ_TILE + 16 * i));
                 x[i] = _mm512_mul_ps(s, _mm512_loadu_ps(w + r * TQ_TILE + 16 * i));
-                y[i] = _mm512_cvtps_epi32(x[i]);
             }
-            const __m512i a = _mm512_packus_epi32(y[0], y[1]), b = _mm512_packus_epi32(y[2], y[3]);
-            const __m512i high =
-                _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
-            const __m512i rest =
-                _mm512_packus_epi16(_mm512_and_si512(a, low), _mm512_and_si512(b, low));
-            _mm512_store_si512(to->w8[0][r][g], _mm512_permutexvar_epi32(order, high));
-            _mm512_store_si512(to->w8[1][r][g], _mm512_permutexvar_epi32(order, rest));
+            tq_to_two_bytes(to->w8[0][r][g], to->w8[1][r][g], x);
             total[g] = _mm512_castps_si512(
                 _mm512_add_ps(_mm512_add_ps(x[0], x[1]), _mm512_add_ps(x[2], x[3])));
         }
@@ -258,7 +248,7 @@ TQ_INLINE void sum_fine(float *acc, size_t acc_stride, const chunk_weights *by, 
     }
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
         TQ_UNROLL_FOR (uint32_t i = 0; i < 2; i++)
-            sum[r][0][i] = _mm512_add_epi32(_mm512_slli_epi32(sum[r][0][i], 8), sum[r][1][i]);
+            sum[r][0][i] = tq_join_bytes(sum[r][0][i], sum[r][1][i]);
         add_group(acc + r * acc_stride, sum[r][0], by->factor[r][first], by->base[r][first],
                   alpha[r]);
     }
@@ -274,7 +264,7 @@ TQ_INLINE void chunk_rows(float *acc, size_t acc_stride, const float *w, const f
     tq_weight_steps by;
 
     if (bits == 4) {
-        tq_find_steps64(&by, w, bound, 65535.0f, rows);
+        tq_find_steps64(&by, w, bound, TQ_FINE_TOP, rows);
         round_fine(&weights, &by, w, scale, n_groups, of, rows);
         for (uint32_t g = 0; g < n_groups; g++)
             sum_fine(acc + g * GROUP, acc_stride, &weights, g, alpha,

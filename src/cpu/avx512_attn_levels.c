@@ -3,13 +3,12 @@
  * trellis, for AVX-512. Orders and preparation are AVX2's (avx2_levels.h): 64 level bytes are 16
  * tokens of four elements, or 16 elements of four tokens. Products of two, and their sum with VNNI,
  * are one instruction. Levels of up to 4 bits meet byte weights (avx512_attn_sums.h): of those four
- * are. With VBMI such rows of 128 become level bytes in avx512_attn_planes.h.
+ * are. With VBMI most rows of 128 are attended by avx512_planes_score.c and avx512_planes_weigh.c.
  *
  * That instruction has a latency of five, so each row sums in four registers.
  */
 #include "cpu/avx2_levels.h"
 #include "cpu/avx512_attn.h"
-#include "cpu/avx512_attn_planes.h"
 #include "cpu/avx512_attn_sums.h"
 
 /* sum += level bytes x times four int16 at p, in the order in which they widen. */
@@ -41,13 +40,12 @@ TQ_INLINE void finish_scores(float *s, const tq_query_head *head, __m512i sum[4]
 
 /* s[r][0 .. 15] of `real` of `rows` rows. level: turned; scale: of the tokens. */
 TQ_INLINE void score_block(float *s, const uint8_t *prep, const uint8_t *level, uint32_t width,
-                           __m512 scale, tq_lines *ahead, const uint32_t rows, uint32_t real)
+                           __m512 scale, const uint32_t rows, uint32_t real)
 {
     const tq_query_head *head = (const tq_query_head *)(const void *)prep;
     const uint8_t *q = prep + sizeof *head;
     const __m512i low = _mm512_set1_epi16(255);
 
-    (void)ahead; /* levels came with a walk of their own */
     for (uint32_t part = 0; part * TQ_QUERY_PART < width; part++) {
         const uint32_t left = width - part * TQ_QUERY_PART;
         const uint32_t n = left < TQ_QUERY_PART ? left : TQ_QUERY_PART;
@@ -87,7 +85,7 @@ TQ_INLINE void multiply_small(__m512i sum[2], __m512i x, const uint8_t *p, __m51
 
 /* As score_block, for small level bytes. */
 TQ_INLINE void score_small(float *s, const uint8_t *prep, const uint8_t *level, uint32_t width,
-                           __m512 scale, tq_lines *ahead, const uint32_t rows, uint32_t real)
+                           __m512 scale, const uint32_t rows, uint32_t real)
 {
     const tq_query_head *head = (const tq_query_head *)(const void *)prep;
     const uint8_t *q = prep + sizeof *head;
@@ -99,7 +97,6 @@ TQ_INLINE void score_small(float *s, const uint8_t *prep, const uint8_t *level, 
     }
     for (uint32_t j = 0; j < width; j += 16, level += 256, q += 16 * rows) {
         __m512i x[4];
-        tq_next_line(ahead);
         TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
             x[i] = _mm512_load_si512(level + 64 * i);
         TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
@@ -118,31 +115,25 @@ void TQ_CLUSTER(tq_avx512_score_norm)(const tq_codec *k, float *s, const void *p
     tq_level_source source;
 
     tq_avx2_level_source(&source, k, 0);
-    const tq_planes_of_128 planes = tq_find_planes(&source);
     tq_walk ahead = tq_walk_scales_first(keys, tq_turned_steps(&source, n));
-    const tq_const_planes nothing = {.codes = keys.codes};
-    tq_lines lines = tq_lines_begin(planes.kind ? keys : nothing);
     for (uint32_t t = 0; t < n; t += TQ_TURNED_TOKENS) {
         const uint32_t m = n - t < TQ_TURNED_TOKENS ? n - t : TQ_TURNED_TOKENS;
         const uint8_t *q = prep;
         float scale[TQ_TURNED_TOKENS] = {0}, *dst = s + t;
 
-        if (planes.kind)
-            tq_turned_of_128(level, &planes, keys, t, m, &lines);
-        else
-            TQ_CLUSTER(tq_avx512_turned_levels)(level, &source, keys, t, m, &ahead);
-        tq_avx2_token_scales(scale, keys.scale, keys.scale_stride, t, m);
+        TQ_CLUSTER(tq_avx512_turned_levels)(level, &source, keys, t, m, &ahead);
+        tq_avx512_token_scales(scale, keys.scale, keys.scale_stride, t, m);
         const __m512 scale16 = _mm512_loadu_ps(scale);
         for (uint32_t left = n_rows; left > 0;) {
             const uint32_t rows = tq_query_rows(left), real = rows < left ? rows : left;
 #define CALL(score_some)                                                                           \
     do {                                                                                           \
         if (rows == 4)                                                                             \
-            score_some(dst, q, level, width, scale16, &lines, 4, real);                            \
+            score_some(dst, q, level, width, scale16, 4, real);                                    \
         else if (rows == 2)                                                                        \
-            score_some(dst, q, level, width, scale16, &lines, 2, 2);                               \
+            score_some(dst, q, level, width, scale16, 2, 2);                                       \
         else                                                                                       \
-            score_some(dst, q, level, width, scale16, &lines, 1, 1);                               \
+            score_some(dst, q, level, width, scale16, 1, 1);                                       \
     } while (0)
             if (source.small)
                 CALL(score_small);
@@ -154,8 +145,6 @@ void TQ_CLUSTER(tq_avx512_score_norm)(const tq_codec *k, float *s, const void *p
             left -= real;
         }
     }
-    if (planes.kind)
-        tq_last_lines(&lines);
     if (k->zero_bytes)
         tq_avx2_add_key_means(s, prep, k->dim, n_rows, keys, n);
 }
@@ -322,34 +311,12 @@ TQ_INLINE void weigh_small64(float *acc, size_t acc_stride, const uint8_t *w8, c
     }
 }
 
-/* Of levels of tq_quads_of_128. */
-TQ_INLINE void weigh_128(float *acc, size_t acc_stride, const uint8_t *w8, const float *factor,
-                         const float *alpha, const uint8_t *level, uint32_t quads, tq_lines *ahead,
-                         const uint32_t rows)
-{
-    const size_t block = (size_t)quads * 64;
-
-    for (uint32_t j = 0; j < 128; j += 64, level += 3 * block) {
-        __m512i sum[TQ_WEIGHT_ROWS][4];
-        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
-            sum[r][0] = sum[r][1] = sum[r][2] = sum[r][3] = _mm512_setzero_si512();
-        for (const uint8_t *four = w8; four < w8 + (size_t)quads * 4; four += 4, level += 64) {
-            tq_next_line(ahead);
-            add_quad(sum, four, level, block, rows);
-        }
-        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
-            TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-                tq_add_sums(acc + r * acc_stride + j + 16 * i, sum[r][i], factor[r], 0, alpha[r]);
-    }
-}
-
 /* Level bytes of a step, for rows that are handled four at a time. */
 typedef struct tile_step {
     const uint8_t *level;
     uint32_t t, quads; /* from token t on */
     int by64;
     tq_walk *ahead;
-    tq_lines *lines; /* instead, for levels of tq_quads_of_128 */
 } tile_step;
 
 TQ_INLINE void step_wide(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
@@ -385,52 +352,6 @@ uint32_t TQ_CLUSTER(tq_avx512_round_again)(uint8_t *w8, const float *w, const fl
     return (uint32_t)_mm512_reduce_add_epi32(tq_count_bytes(bytes));
 }
 
-/* w8 [rows][64] = bytes of w [rows][64] * scale [64]; factor [4]: what
- * one stands for, times unit. Weights of a row keep their sum, see tq_round_bytes. */
-TQ_INLINE void round_small(uint8_t *w8, float factor[4], const float *w, const float *scale,
-                           float unit, const uint32_t rows)
-{
-    __m512 y[4][4];
-    __m512i peak[4], total[4], count[4];
-    tq_weight_steps by;
-
-    TQ_UNROLL_FOR (uint32_t r = 0; r < 4; r++)
-        peak[r] = total[r] = count[r] = _mm512_setzero_si512();
-    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
-        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-            y[r][i] = _mm512_mul_ps(_mm512_loadu_ps(w + r * TQ_TILE + 16 * i),
-                                    _mm512_loadu_ps(scale + 16 * i));
-            peak[r] = tq_fold_larger(_mm512_castps_si512(y[r][i]), peak[r]);
-        }
-    tq_steps_from(&by, _mm_castsi128_ps(tq_fold4(peak, tq_fold_larger)), TQ_WEIGHT_TOP);
-    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-        const __m512 up = _mm512_set1_ps(by.up[r]);
-        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-            y[r][i] = _mm512_mul_ps(y[r][i], up);
-        const __m512 a = _mm512_add_ps(y[r][0], y[r][1]), b = _mm512_add_ps(y[r][2], y[r][3]);
-        const __m512i bytes = tq_to_bytes(y[r]);
-        _mm512_storeu_si512(w8 + r * TQ_TILE, bytes);
-        total[r] = _mm512_castps_si512(_mm512_add_ps(a, b));
-        count[r] = tq_count_bytes(bytes);
-    }
-    const __m128 sum = _mm_castsi128_ps(tq_fold4(total, tq_fold_add_ps));
-    __m128 sum8 = _mm_cvtepi32_ps(tq_fold4(count, tq_fold_add));
-    uint32_t again =
-        tq_sums_differ(_mm512_zextps128_ps512(sum), _mm512_zextps128_ps512(sum8)) & 15u;
-    if (__builtin_expect(again != 0, 0)) {
-        float new8[4];
-        _mm_storeu_ps(new8, sum8);
-        for (uint32_t r = 0; r < rows; r++)
-            if (again >> r & 1)
-                new8[r] = (float)TQ_CLUSTER(tq_avx512_round_again)(
-                    w8 + r * TQ_TILE, w + r * TQ_TILE, scale, by.up[r]);
-        sum8 = _mm_loadu_ps(new8);
-    }
-    /* None left: what the tile weighs is nothing. A NaN is in by.down. */
-    const __m128 ratio = _mm_and_ps(_mm_div_ps(sum, sum8), _mm_cmpneq_ps(sum8, _mm_setzero_ps()));
-    _mm_storeu_ps(factor, _mm_mul_ps(_mm_mul_ps(by.down, ratio), _mm_set1_ps(unit)));
-}
-
 TQ_INLINE void step_small(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
                           const float *alpha, const float *scale, const tq_level_source *source,
                           const tile_step *st, const uint32_t rows)
@@ -438,11 +359,9 @@ TQ_INLINE void step_small(const tq_codec *v, float *acc, size_t acc_stride, cons
     uint8_t w8[TQ_SUM_ROWS * TQ_TILE] __attribute__((aligned(64)));
     float factor[4];
 
-    round_small(w8, factor, w, scale, source->unit, rows);
+    tq_round_bytes64(w8, factor, w, scale, source->unit, rows);
     const uint8_t *from = w8 + st->t;
-    if (st->lines)
-        weigh_128(acc, acc_stride, from, factor, alpha, st->level, st->quads, st->lines, rows);
-    else if (st->by64)
+    if (st->by64)
         weigh_small64(acc, acc_stride, from, factor, alpha, st->level, st->quads, v->dim, st->ahead,
                       rows);
     else
@@ -461,10 +380,8 @@ void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_
     tq_level_source source;
 
     tq_avx2_level_source(&source, v, v->bits <= 4);
-    const tq_planes_of_128 planes = tq_find_planes(&source);
     tq_walk ahead = tq_walk_scales_first(values, tq_quad_steps(dim, n));
-    tq_lines lines = tq_lines_begin(values);
-    tq_avx2_token_scales(scale, values.scale, values.scale_stride, 0, n);
+    tq_avx512_token_scales(scale, values.scale, values.scale_stride, 0, n);
     if (source.small && tq_any_negative(scale, TQ_TILE)) {
         tq_avx2_weigh_decoded(v, acc, acc_stride, w, alpha, n_rows, values, n);
         return;
@@ -473,10 +390,8 @@ void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_
         const uint32_t m = n - t < step ? n - t : step;
         const uint32_t quads = (m + 3) / 4;
         const int by64 = tq_avx512_takes_quads(&source);
-        const tile_step st = {level, t, quads, by64, &ahead, planes.kind ? &lines : NULL};
-        if (st.lines)
-            tq_quads_of_128(level, &planes, values, t, m, &lines);
-        else if (by64)
+        const tile_step st = {level, t, quads, by64, &ahead};
+        if (by64)
             TQ_CLUSTER(tq_avx512_level_quads)(level, &source, values, t, m, &ahead);
         else
             tq_avx2_level_quads(level, &source, values, t, m, st.quads, &ahead);
@@ -494,8 +409,6 @@ void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_
 #undef CALL
         }
     }
-    if (planes.kind)
-        tq_last_lines(&lines);
     if (v->zero_bytes)
         tq_avx2_add_means(v, acc, acc_stride, w, n_rows, values, n);
 }

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* avx512_attn_planes.h — level bytes of rows of 128 elements whose level numbers have at most five
- * bits, straight from their planes, for AVX-512 with VBMI.
+/* avx512_attn_planes.h — level bytes of rows of 128 elements of norm-codebook and trellis, straight
+ * from their planes, for AVX-512 with VBMI.
  *
  * A plane is 16 bytes, one for each place of a run (avx2_runs.h), so a register takes that of four
  * tokens, one to a lane of 16 bytes, and all that is done bitwise is done for 512 elements: 2 to 12
- * instructions make four registers of nibbles, runs k and k + 4 in register k. Only then are they
- * put in order, while still packed: one byte permutation gives four tokens to a dword, eight
- * shuffles of four registers give 16 tokens as lanes. Levels are looked up last, by six bits of
- * which those above a level number are junk: tables repeat.
+ * instructions make four registers of nibbles, runs k and k + 4 in register k. Bits above a nibble
+ * stay in planes. A shift and a bitwise choice put the number of a level together, and it is looked
+ * up among 64 or 128: what is above its bits is junk, and tables repeat.
  */
 #ifndef TQ_CPU_AVX512_ATTN_PLANES_H
 #define TQ_CPU_AVX512_ATTN_PLANES_H
@@ -16,44 +15,121 @@
 #include "cpu/avx2_runs.h"
 #include "cpu/avx512_attn.h"
 
+enum { TQ_RUNS = 8, TQ_RUN_BYTES = 16 };
+
 /* Which planes a row has. */
 typedef enum tq_planes_kind {
-    TQ_NO_PLANES,    /* none that these functions take */
-    TQ_PLANES_2,     /* codes of two bits: runs 0, 2, 4, 6 in the fields of a byte; the others */
-    TQ_PLANES_3,     /* and one of single bits */
-    TQ_PLANES_4,     /* nibbles */
-    TQ_PLANES_PATH,  /* trellis of three bits: two upper bits as above, path bits */
-    TQ_PLANES_PATH_5 /* of four bits: two bits, the fifth bit, path bits */
+    TQ_NO_PLANES,     /* none that these functions take */
+    TQ_PLANES_2,      /* codes of two bits: runs 0, 2, 4, 6 in the fields of a byte; the others */
+    TQ_PLANES_3,      /* and one of single bits */
+    TQ_PLANES_4,      /* nibbles */
+    TQ_PLANES_5,      /* and fifth bits */
+    TQ_PLANES_6,      /* nibbles, then two bits as above */
+    TQ_PLANES_BYTES,  /* levels */
+    TQ_PLANES_PATH,   /* trellis of three bits: two upper bits as above, path bits */
+    TQ_PLANES_PATH_5, /* of four bits: two bits, the fifth bit, path bits */
+    TQ_PLANES_PATH_6, /* of five bits: twice two bits, path bits */
+    TQ_PLANES_PATH_7  /* of six bits: twice two bits, the seventh, path bits */
 } tq_planes_kind;
 
-typedef struct tq_planes_of_128 {
-    tq_planes_kind kind;
-    __m512i table; /* level bytes by number */
-} tq_planes_of_128;
-
-#if TQ_HAVE_VNNI
-
-TQ_INLINE tq_planes_of_128 tq_find_planes(const tq_level_source *s)
+TQ_INLINE tq_planes_kind tq_planes_of(const tq_codec *c)
 {
-    static const uint8_t norm[5] = {0, 0, TQ_PLANES_2, TQ_PLANES_3, TQ_PLANES_4};
-    static const uint8_t trellis[5] = {0, 0, 0, TQ_PLANES_PATH, TQ_PLANES_PATH_5};
-    const uint32_t bits = s->codec->bits;
-    tq_planes_of_128 p = {TQ_NO_PLANES, _mm512_setzero_si512()};
-
-    if (s->codec->dim != 128 || bits > 4)
-        return p;
-    p.kind = (tq_planes_kind)(s->trellis ? trellis[bits] : norm[bits]);
-    const __m128i t = _mm256_castsi256_si128(s->tables.t[0]);
-    if (p.kind == TQ_PLANES_2)
-        p.table = _mm512_broadcastd_epi32(t);
-    else if (p.kind == TQ_PLANES_3)
-        p.table = _mm512_broadcastq_epi64(t);
-    else if (p.kind == TQ_PLANES_PATH_5)
-        p.table = _mm512_broadcast_i64x4(_mm256_blend_epi32(s->tables.t[0], s->tables.t[1], 0xf0));
-    else
-        p.table = _mm512_broadcast_i32x4(t);
-    return p;
+    static const uint8_t norm[9] = {
+        [2] = TQ_PLANES_2, [3] = TQ_PLANES_3, [4] = TQ_PLANES_4,
+        [5] = TQ_PLANES_5, [6] = TQ_PLANES_6, [8] = TQ_PLANES_BYTES,
+    };
+    static const uint8_t trellis[9] = {
+        [3] = TQ_PLANES_PATH,
+        [4] = TQ_PLANES_PATH_5,
+        [5] = TQ_PLANES_PATH_6,
+        [6] = TQ_PLANES_PATH_7,
+    };
+    const int is_trellis = c->format >= TQ_FMT_TCQ2 && c->format <= TQ_FMT_TCQ6;
+    if (c->dim != TQ_RUNS * TQ_RUN_BYTES || c->bits > 8)
+        return TQ_NO_PLANES;
+    return (tq_planes_kind)(is_trellis ? trellis[c->bits] : norm[c->bits]);
 }
+
+/* Bits of a number above its nibble. */
+TQ_INLINE uint32_t tq_upper_of(const tq_planes_kind kind)
+{
+    return kind == TQ_PLANES_PATH_7                          ? 3
+           : kind == TQ_PLANES_6 || kind == TQ_PLANES_PATH_6 ? 2
+           : kind == TQ_PLANES_5 || kind == TQ_PLANES_PATH_5 ? 1
+                                                             : 0;
+}
+
+/* Path bits, or TQ_RUNS planes of bytes, are last. */
+TQ_INLINE uint32_t tq_planes_in(const tq_planes_kind kind)
+{
+    switch (kind) {
+    case TQ_PLANES_2:
+        return 2;
+    case TQ_PLANES_3:
+    case TQ_PLANES_PATH:
+        return 3;
+    case TQ_PLANES_4:
+    case TQ_PLANES_PATH_5:
+        return 4;
+    case TQ_PLANES_5:
+    case TQ_PLANES_PATH_6:
+        return 5;
+    case TQ_PLANES_6:
+    case TQ_PLANES_PATH_7:
+        return 6;
+    default:
+        return TQ_RUNS;
+    }
+}
+
+/* Level bytes by number, 0 .. 63 and those from 64 on. */
+typedef struct tq_level_table {
+    __m512i low, high;
+} tq_level_table;
+
+/* 16 level bytes are in both lanes of each of t. */
+TQ_INLINE __m512i tq_four_tables(const __m256i *t)
+{
+    const __m256i a = _mm256_blend_epi32(t[0], t[1], 0xf0),
+                  b = _mm256_blend_epi32(t[2], t[3], 0xf0);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(a), b, 1);
+}
+
+TQ_INLINE tq_level_table tq_table_of(const tq_level_source *s)
+{
+    const __m256i *t = s->tables.t;
+    const __m128i few = _mm256_castsi256_si128(t[0]);
+    tq_level_table of;
+
+    switch (s->codec->bits + (s->trellis ? 1 : 0)) {
+    case 2:
+        of.low = _mm512_broadcastd_epi32(few);
+        break;
+    case 3:
+        of.low = _mm512_broadcastq_epi64(few);
+        break;
+    case 4:
+        of.low = _mm512_broadcast_i32x4(few);
+        break;
+    case 5:
+        of.low = _mm512_broadcast_i64x4(_mm256_blend_epi32(t[0], t[1], 0xf0));
+        break;
+    default: /* 8 bits have no table */
+        of.low = tq_four_tables(t);
+        break;
+    }
+    of.high = s->trellis && s->codec->bits == 6 ? tq_four_tables(t + 4) : of.low;
+    return of;
+}
+
+/* ---- Four rows ------------------------------------------------------------------------- */
+
+/* Nibbles: runs k and k + 4 in the halves of the bytes of n[k]; what is above a number's bits is
+ * junk. up: one bit above: bit r of a byte of run r; two: of even runs in the fields of up[0], of
+ * odd runs in those of up[1]; a third like the first, in up[2]. */
+typedef struct tq_four_planes {
+    __m512i n[4], up[3];
+} tq_four_planes;
 
 /* Bits of a where mask has one, of b elsewhere. */
 TQ_INLINE __m512i tq_pick_bits(int mask, __m512i a, __m512i b)
@@ -61,28 +137,48 @@ TQ_INLINE __m512i tq_pick_bits(int mask, __m512i a, __m512i b)
     return _mm512_ternarylogic_epi64(_mm512_set1_epi8((char)mask), a, b, 0xca);
 }
 
-/* Nibbles of four rows of codes: runs k and k + 4 in the halves of the bytes of n[k]. What is above
- * the bits of a level number is junk. n[4]: fifth bits, bit r of a byte of run r. */
-TQ_INLINE void tq_four_nibbles(__m512i n[5], const uint8_t *codes, size_t stride,
-                               const tq_planes_kind kind)
-{
-    const __m512i a = tq_four_rows(codes, stride), b = tq_four_rows(codes + 16, stride);
+typedef struct tq_four_at {
+    const uint8_t *at[4];
+} tq_four_at;
 
-    if (kind == TQ_PLANES_4) {
+TQ_INLINE tq_four_at tq_find_four(const uint8_t *codes, size_t stride)
+{
+    tq_four_at rows = {{codes, codes + stride, codes + 2 * stride, codes + 3 * stride}};
+    /* Else gcc adds up the place in each row anew, from sums that it keeps in vector registers. */
+    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+        __asm__("" : "+r"(rows.at[i]));
+    return rows;
+}
+
+/* A plane of four rows, one to a lane of 16 bytes. */
+TQ_INLINE __m512i tq_plane_of_four(const tq_four_at *rows, uint32_t plane)
+{
+    const uint32_t at = plane * TQ_RUN_BYTES;
+    __m512i x = _mm512_castsi128_si512(tq_load128(rows->at[0] + at));
+    x = _mm512_inserti32x4(x, tq_load128(rows->at[1] + at), 1);
+    x = _mm512_inserti32x4(x, tq_load128(rows->at[2] + at), 2);
+    return _mm512_inserti32x4(x, tq_load128(rows->at[3] + at), 3);
+}
+
+TQ_INLINE void tq_four_nibbles(tq_four_planes *f, const tq_four_at *rows, const tq_planes_kind kind)
+{
+    const __m512i a = tq_plane_of_four(rows, 0), b = tq_plane_of_four(rows, 1);
+    __m512i *n = f->n;
+
+    if (kind == TQ_PLANES_4 || kind == TQ_PLANES_5 || kind == TQ_PLANES_6) {
         n[0] = a, n[1] = b;
-        n[2] = tq_four_rows(codes + 32, stride), n[3] = tq_four_rows(codes + 48, stride);
+        n[2] = tq_plane_of_four(rows, 2), n[3] = tq_plane_of_four(rows, 3);
     } else if (kind == TQ_PLANES_2) {
         n[0] = a, n[1] = b;
         n[2] = _mm512_srli_epi16(a, 2), n[3] = _mm512_srli_epi16(b, 2);
     } else if (kind == TQ_PLANES_3) {
-        const __m512i one = tq_four_rows(codes + 32, stride);
+        const __m512i one = tq_plane_of_four(rows, 2);
         n[0] = tq_pick_bits(0x44, _mm512_slli_epi16(one, 2), a);
         n[1] = tq_pick_bits(0x44, _mm512_slli_epi16(one, 1), b);
         n[2] = tq_pick_bits(0x44, one, _mm512_srli_epi16(a, 2));
         n[3] = tq_pick_bits(0x44, _mm512_srli_epi16(one, 1), _mm512_srli_epi16(b, 2));
     } else {
-        const int fifth = kind == TQ_PLANES_PATH_5;
-        const __m512i x = tq_four_rows(codes + (fifth ? 48 : 32), stride);
+        const __m512i x = tq_plane_of_four(rows, tq_planes_in(kind) - 1);
         /* Subset bits z0, z1 from the path bits of 0 to 3 elements before, see avx2_runs.h. */
         const __m512i before = _mm512_add_epi8(x, x);
         const __m512i z0 = _mm512_alignr_epi8(x, before, 14);
@@ -96,150 +192,92 @@ TQ_INLINE void tq_four_nibbles(__m512i n[5], const uint8_t *codes, size_t stride
         n[1] = tq_pick_bits(0x33, odd, _mm512_slli_epi16(b, 2));
         n[2] = tq_pick_bits(0x33, _mm512_srli_epi16(even, 2), a);
         n[3] = tq_pick_bits(0x33, _mm512_srli_epi16(odd, 2), b);
-        if (fifth)
-            n[4] = tq_four_rows(codes + 32, stride);
     }
 }
 
-/* Level bytes of the lower and of the upper nibbles of n[k], which are in x. */
-TQ_INLINE __m512i tq_lower_of_128(__m512i x, __m512i fifth, __m512i table, const uint32_t k,
-                                  const tq_planes_kind kind)
+TQ_INLINE void tq_load_four(tq_four_planes *f, const tq_four_at *rows, const tq_planes_kind kind)
 {
-    if (kind == TQ_PLANES_PATH_5)
-        x = tq_pick_bits(0x0f, x, _mm512_slli_epi32(fifth, 4 - k));
-    return _mm512_permutexvar_epi8(x, table);
+    const uint32_t above = kind < TQ_PLANES_PATH ? 4 : 2;
+    tq_four_nibbles(f, rows, kind);
+    TQ_UNROLL_FOR (uint32_t i = 0; i < tq_upper_of(kind); i++)
+        f->up[i] = tq_plane_of_four(rows, above + i);
 }
 
-TQ_INLINE __m512i tq_upper_of_128(__m512i x, __m512i fifth, __m512i table, const uint32_t k,
-                                  const tq_planes_kind kind)
+/* Left by `by` bits, which may be negative; bits that cross into a byte are junk. */
+TQ_INLINE __m512i tq_shift_bits(__m512i x, const int by)
 {
-    x = _mm512_srli_epi16(x, 4);
-    if (kind == TQ_PLANES_PATH_5)
-        x = tq_pick_bits(0x0f, x, k ? _mm512_srli_epi32(fifth, k) : fifth);
-    return _mm512_permutexvar_epi8(x, table);
+    return by > 0   ? _mm512_slli_epi32(x, (unsigned)by)
+           : by < 0 ? _mm512_srli_epi32(x, (unsigned)-by)
+                    : x;
 }
 
-/* `n` rows from row `first` on, of rows of which n_rows exist; the others become the last. */
+/* Level bytes of run r. */
+TQ_INLINE __m512i tq_levels_of_run(const tq_four_planes *f, const tq_level_table *t, const int r,
+                                   const tq_planes_kind kind)
+{
+    const uint32_t upper = tq_upper_of(kind);
+    __m512i x = r < 4 ? f->n[r] : _mm512_srli_epi16(f->n[r - 4], 4);
+    if (upper == 1)
+        x = tq_pick_bits(0x0f, x, tq_shift_bits(f->up[0], 4 - r));
+    else if (upper > 1)
+        x = tq_pick_bits(0x0f, x, tq_shift_bits(f->up[r % 2], 4 - r / 2 * 2));
+    if (upper < 3)
+        return _mm512_permutexvar_epi8(x, t->low);
+    x = tq_pick_bits(0x40, tq_shift_bits(f->up[2], 6 - r), x);
+    return _mm512_permutex2var_epi8(t->low, x, t->high);
+}
+
+/* `n` rows from row `first` on, of rows of which n_rows exist; the others become the last. room: n
+ * rows of 128 bytes. */
 TQ_INLINE tq_level_rows tq_rows_of_128(uint8_t *room, const uint8_t *codes, size_t stride,
                                        uint32_t first, uint32_t n_rows, const uint32_t n,
                                        const tq_planes_kind kind)
 {
-    const size_t bytes = kind == TQ_PLANES_2                             ? 32
-                         : kind == TQ_PLANES_3 || kind == TQ_PLANES_PATH ? 48
-                                                                         : 64;
+    enum { ROOM = TQ_RUNS * TQ_RUN_BYTES };
     if (first + n <= n_rows)
         return (tq_level_rows){codes + first * stride, stride};
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t t = first + i < n_rows ? first + i : n_rows - 1;
-        memcpy(room + 64 * i, codes + t * stride, bytes);
+        memcpy(room + ROOM * i, codes + t * stride, tq_planes_in(kind) * TQ_RUN_BYTES);
     }
-    return (tq_level_rows){room, 64};
+    return (tq_level_rows){room, ROOM};
 }
 
-/* As tq_avx2_level_quads: dst [8 runs][quads][16 places][4 tokens]. */
-TQ_INLINE void tq_quads_of_kind(uint8_t *dst, __m512i table, tq_const_planes rows, uint32_t t,
-                                uint32_t n, tq_lines *ahead, const tq_planes_kind kind)
-{
-    static const uint8_t four[64] __attribute__((aligned(64))) = {
-        0,  16, 32, 48, 1,  17, 33, 49, 2,  18, 34, 50, 3,  19, 35, 51, 4,  20, 36, 52, 5,  21,
-        37, 53, 6,  22, 38, 54, 7,  23, 39, 55, 8,  24, 40, 56, 9,  25, 41, 57, 10, 26, 42, 58,
-        11, 27, 43, 59, 12, 28, 44, 60, 13, 29, 45, 61, 14, 30, 46, 62, 15, 31, 47, 63};
-    const __m512i order = _mm512_load_si512(four);
-    const size_t block = (size_t)(n + 3) / 4 * 64;
-    const uint8_t *codes = rows.codes + t * rows.codes_stride;
-    uint8_t room[4 * 64];
-
-    for (uint32_t q = 0; 4 * q < n; q++, dst += 64) {
-        const tq_level_rows row = tq_rows_of_128(room, codes, rows.codes_stride, 4 * q, n, 4, kind);
-        __m512i x[5] = {table, table, table, table, table};
-        tq_next_line(ahead);
-        tq_four_nibbles(x, row.at, row.stride, kind);
-        tq_next_line(ahead);
-        if (kind == TQ_PLANES_PATH_5)
-            x[4] = _mm512_permutexvar_epi8(order, x[4]);
-        TQ_UNROLL_FOR (uint32_t k = 0; k < 4; k++) {
-            const __m512i y = _mm512_permutexvar_epi8(order, x[k]);
-            _mm512_store_si512(dst + k * block, tq_lower_of_128(y, x[4], table, k, kind));
-            _mm512_store_si512(dst + (k + 4) * block, tq_upper_of_128(y, x[4], table, k, kind));
-        }
-    }
-}
-
-/* As tq_avx2_turned_levels. */
-TQ_INLINE void tq_turned_of_kind(uint8_t *dst, __m512i table, tq_const_planes rows, uint32_t t,
-                                 uint32_t n, tq_lines *ahead, const tq_planes_kind kind)
-{
-    uint8_t room[16 * 64];
-    const tq_level_rows row =
-        tq_rows_of_128(room, rows.codes + t * rows.codes_stride, rows.codes_stride, 0, n, 16, kind);
-    __m512i x[4][5], fifth[4] = {table, table, table, table};
-
-    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-        tq_four_nibbles(x[i], row.at + i * row.stride, 4 * row.stride, kind);
-    if (kind == TQ_PLANES_PATH_5) {
-        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-            fifth[i] = x[i][4];
-        tq_turn_dwords(fifth);
-    }
-    TQ_UNROLL_FOR (uint32_t k = 0; k < 4; k++) {
-        __m512i y[4] = {x[0][k], x[1][k], x[2][k], x[3][k]};
-        tq_turn_dwords(y);
-        TQ_UNROLL_FOR (uint32_t c = 0; c < 4; c++) {
-            uint8_t *to = dst + 64 * (4 * k + c);
-            if (c % 2 == 0)
-                tq_next_line(ahead);
-            _mm512_store_si512(to, tq_lower_of_128(y[c], fifth[c], table, k, kind));
-            _mm512_store_si512(to + 64 * 16, tq_upper_of_128(y[c], fifth[c], table, k, kind));
-        }
-    }
-}
-
-#define TQ_BY_KIND(function, dst, planes, ...)                                                     \
+/* CALL(kind) for a kind that is known only here. */
+#define TQ_CALL_KIND(kind, CALL)                                                                   \
     do {                                                                                           \
-        if ((planes)->kind == TQ_PLANES_2)                                                         \
-            function(dst, (planes)->table, __VA_ARGS__, TQ_PLANES_2);                              \
-        else if ((planes)->kind == TQ_PLANES_3)                                                    \
-            function(dst, (planes)->table, __VA_ARGS__, TQ_PLANES_3);                              \
-        else if ((planes)->kind == TQ_PLANES_4)                                                    \
-            function(dst, (planes)->table, __VA_ARGS__, TQ_PLANES_4);                              \
-        else if ((planes)->kind == TQ_PLANES_PATH)                                                 \
-            function(dst, (planes)->table, __VA_ARGS__, TQ_PLANES_PATH);                           \
-        else                                                                                       \
-            function(dst, (planes)->table, __VA_ARGS__, TQ_PLANES_PATH_5);                         \
+        switch (kind) {                                                                            \
+        case TQ_PLANES_2:                                                                          \
+            CALL(TQ_PLANES_2);                                                                     \
+            break;                                                                                 \
+        case TQ_PLANES_3:                                                                          \
+            CALL(TQ_PLANES_3);                                                                     \
+            break;                                                                                 \
+        case TQ_PLANES_4:                                                                          \
+            CALL(TQ_PLANES_4);                                                                     \
+            break;                                                                                 \
+        case TQ_PLANES_5:                                                                          \
+            CALL(TQ_PLANES_5);                                                                     \
+            break;                                                                                 \
+        case TQ_PLANES_6:                                                                          \
+            CALL(TQ_PLANES_6);                                                                     \
+            break;                                                                                 \
+        case TQ_PLANES_BYTES:                                                                      \
+            CALL(TQ_PLANES_BYTES);                                                                 \
+            break;                                                                                 \
+        case TQ_PLANES_PATH:                                                                       \
+            CALL(TQ_PLANES_PATH);                                                                  \
+            break;                                                                                 \
+        case TQ_PLANES_PATH_5:                                                                     \
+            CALL(TQ_PLANES_PATH_5);                                                                \
+            break;                                                                                 \
+        case TQ_PLANES_PATH_6:                                                                     \
+            CALL(TQ_PLANES_PATH_6);                                                                \
+            break;                                                                                 \
+        default:                                                                                   \
+            CALL(TQ_PLANES_PATH_7);                                                                \
+            break;                                                                                 \
+        }                                                                                          \
     } while (0)
 
-/* Levels of tokens t .. t + n - 1 of rows that tq_find_planes takes; dst 64-byte aligned. */
-TQ_INLINE void tq_quads_of_128(uint8_t *dst, const tq_planes_of_128 *p, tq_const_planes rows,
-                               uint32_t t, uint32_t n, tq_lines *ahead)
-{
-    TQ_BY_KIND(tq_quads_of_kind, dst, p, rows, t, n, ahead);
-}
-
-TQ_INLINE void tq_turned_of_128(uint8_t *dst, const tq_planes_of_128 *p, tq_const_planes rows,
-                                uint32_t t, uint32_t n, tq_lines *ahead)
-{
-    TQ_BY_KIND(tq_turned_of_kind, dst, p, rows, t, n, ahead);
-}
-
-#else
-
-TQ_INLINE tq_planes_of_128 tq_find_planes(const tq_level_source *s)
-{
-    (void)s;
-    return (tq_planes_of_128){TQ_NO_PLANES, _mm512_setzero_si512()};
-}
-
-TQ_INLINE void tq_quads_of_128(uint8_t *dst, const tq_planes_of_128 *p, tq_const_planes rows,
-                               uint32_t t, uint32_t n, tq_lines *ahead)
-{
-    (void)dst, (void)p, (void)rows, (void)t, (void)n, (void)ahead;
-}
-
-TQ_INLINE void tq_turned_of_128(uint8_t *dst, const tq_planes_of_128 *p, tq_const_planes rows,
-                                uint32_t t, uint32_t n, tq_lines *ahead)
-{
-    (void)dst, (void)p, (void)rows, (void)t, (void)n, (void)ahead;
-}
-
-#endif
 #endif

@@ -97,6 +97,93 @@ TQ_INLINE void tq_find_steps64(tq_weight_steps *out, const float *w, const float
     tq_steps_from(out, _mm_castsi128_ps(tq_fold4(peak, tq_fold_larger)), top);
 }
 
+/* w8 [rows][64] = bytes of w [rows][64] * scale [64]; factor [4]: what one stands for, times unit.
+ * Weights of a row keep their sum, see tq_round_bytes. */
+TQ_INLINE void tq_round_bytes64(uint8_t *w8, float factor[4], const float *w, const float *scale,
+                                float unit, const uint32_t rows)
+{
+    __m512 y[4][4];
+    __m512i peak[4], total[4], count[4];
+    tq_weight_steps by;
+
+    TQ_UNROLL_FOR (uint32_t r = 0; r < 4; r++)
+        peak[r] = total[r] = count[r] = _mm512_setzero_si512();
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
+            y[r][i] = _mm512_mul_ps(_mm512_loadu_ps(w + r * TQ_TILE + 16 * i),
+                                    _mm512_loadu_ps(scale + 16 * i));
+            peak[r] = tq_fold_larger(_mm512_castps_si512(y[r][i]), peak[r]);
+        }
+    tq_steps_from(&by, _mm_castsi128_ps(tq_fold4(peak, tq_fold_larger)), TQ_WEIGHT_TOP);
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+        const __m512 up = _mm512_set1_ps(by.up[r]);
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+            y[r][i] = _mm512_mul_ps(y[r][i], up);
+        const __m512 a = _mm512_add_ps(y[r][0], y[r][1]), b = _mm512_add_ps(y[r][2], y[r][3]);
+        const __m512i bytes = tq_to_bytes(y[r]);
+        _mm512_storeu_si512(w8 + r * TQ_TILE, bytes);
+        total[r] = _mm512_castps_si512(_mm512_add_ps(a, b));
+        count[r] = tq_count_bytes(bytes);
+    }
+    const __m128 sum = _mm_castsi128_ps(tq_fold4(total, tq_fold_add_ps));
+    __m128 sum8 = _mm_cvtepi32_ps(tq_fold4(count, tq_fold_add));
+    uint32_t again =
+        tq_sums_differ(_mm512_zextps128_ps512(sum), _mm512_zextps128_ps512(sum8)) & 15u;
+    if (__builtin_expect(again != 0, 0)) {
+        float new8[4];
+        _mm_storeu_ps(new8, sum8);
+        for (uint32_t r = 0; r < rows; r++)
+            if (again >> r & 1)
+                new8[r] = (float)TQ_CLUSTER(tq_avx512_round_again)(
+                    w8 + r * TQ_TILE, w + r * TQ_TILE, scale, by.up[r]);
+        sum8 = _mm_loadu_ps(new8);
+    }
+    /* None left: what the tile weighs is nothing. A NaN is in by.down. */
+    const __m128 ratio = _mm_and_ps(_mm_div_ps(sum, sum8), _mm_cmpneq_ps(sum8, _mm_setzero_ps()));
+    _mm_storeu_ps(factor, _mm_mul_ps(_mm_mul_ps(by.down, ratio), _mm_set1_ps(unit)));
+}
+
+/* High and low bytes of x [64] >= 0, weights in steps of one; saturated at 65535. */
+TQ_INLINE void tq_to_two_bytes(uint8_t high[TQ_TILE], uint8_t low[TQ_TILE], const __m512 x[4])
+{
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i mask = _mm512_set1_epi16(255);
+    const __m512i a = _mm512_packus_epi32(_mm512_cvtps_epi32(x[0]), _mm512_cvtps_epi32(x[1]));
+    const __m512i b = _mm512_packus_epi32(_mm512_cvtps_epi32(x[2]), _mm512_cvtps_epi32(x[3]));
+    const __m512i y = _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
+    const __m512i z = _mm512_packus_epi16(_mm512_and_si512(a, mask), _mm512_and_si512(b, mask));
+    _mm512_store_si512(high, _mm512_permutexvar_epi32(order, y));
+    _mm512_store_si512(low, _mm512_permutexvar_epi32(order, z));
+}
+
+/* A sum by weights of 16 bits from those by their high and low bytes. */
+TQ_INLINE __m512i tq_join_bytes(__m512i high, __m512i low)
+{
+    return _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
+}
+
+#define TQ_FINE_TOP 65535.0f
+
+/* As tq_round_bytes64, w8 [2 planes][TQ_SUM_ROWS][64], high bytes first. In 65535 steps a sum stays
+ * what it was, to the nearest. */
+TQ_INLINE void tq_round_fine64(uint8_t *w8, float factor[4], const float *w, const float *scale,
+                               float unit, const uint32_t rows)
+{
+    tq_weight_steps by;
+
+    tq_find_steps64(&by, w, scale, TQ_FINE_TOP, rows);
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++, w8 += TQ_TILE) {
+        __m512 x[4];
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
+            const __m512 y = _mm512_mul_ps(_mm512_loadu_ps(w + r * TQ_TILE + 16 * i),
+                                           _mm512_loadu_ps(scale + 16 * i));
+            x[i] = _mm512_mul_ps(y, _mm512_set1_ps(by.up[r]));
+        }
+        tq_to_two_bytes(w8, w8 + TQ_SUM_ROWS * TQ_TILE, x);
+    }
+    _mm_storeu_ps(factor, _mm_mul_ps(by.down, _mm_set1_ps(unit)));
+}
+
 /* acc [16] = alpha * that + factor * sum + base. */
 TQ_INLINE void tq_add_sums(float *acc, __m512i sum, float factor, float base, float alpha)
 {

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* avx512_levels.c — avx2_levels.c in registers of 64 bytes. Each is stored whole, and whole it is
  * loaded again: a load that spans two stores would wait until both have left the core.
- *
- * With VBMI a row of 128 elements whose level numbers have 5 to 7 bits is two lookups: the index is
- * put together by shifts of planes and a bitwise choice, and one byte permutation has 64 entries.
  */
 #include "cpu/avx2_levels.h"
 #include "cpu/avx2_runs.h"
@@ -12,108 +9,6 @@
 enum { ROWS = 16 };
 
 /* ---- Rows ------------------------------------------------------------------------------ */
-
-#if TQ_HAVE_VNNI /* and VBMI */
-
-/* Entries 0..63 and 64..127; shorter tables are repeated. */
-typedef struct level_tables {
-    __m512i low, high;
-} level_tables;
-
-static level_tables tables_of(const tq_level_source *s)
-{
-    const uint32_t n = (1u << (s->codec->bits + (s->trellis ? 1 : 0))) / 16;
-    uint8_t all[128];
-
-    for (uint32_t i = 0; i < 8; i++)
-        _mm_storeu_si128((__m128i *)(void *)(all + 16 * i),
-                         _mm256_castsi256_si128(s->tables.t[i % n]));
-    level_tables t = {_mm512_loadu_si512(all), _mm512_loadu_si512(all + 64)};
-    return t;
-}
-
-/* Fields of two bits: 0 and 2 in the first half, 1 and 3 in the second, in the places of 0 and 2.
- */
-TQ_INLINE __m512i fields_by_half(__m256i x)
-{
-    const __m512i by_half = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2, 2, 2);
-    return _mm512_srlv_epi32(_mm512_broadcast_i64x4(x), by_half);
-}
-
-/* Bits of a where mask is 1, of b elsewhere. */
-TQ_INLINE __m512i choose(__m512i mask, __m512i a, __m512i b)
-{
-    return _mm512_ternarylogic_epi64(mask, a, b, 0xca);
-}
-
-TQ_INLINE __m512i look_up(const level_tables *t, __m512i idx, const uint32_t bits)
-{
-    return bits == 7 ? _mm512_permutex2var_epi8(t->low, idx, t->high)
-                     : _mm512_permutexvar_epi8(idx, t->low);
-}
-
-TQ_INLINE void wide_row(uint8_t *out, const uint8_t *codes, const level_tables *t,
-                        const int trellis, const uint32_t code_bits)
-{
-    const uint32_t bits = code_bits + (trellis ? 1 : 0);
-    const __m512i low4 = _mm512_set1_epi8(15), bit6 = _mm512_set1_epi8(64);
-    const uint8_t *more = codes + (trellis ? 32 : 64);
-    __m512i n;
-
-    if (trellis) {
-        const tq_nibbles half = tq_nibbles_of_128(codes, code_bits);
-        n = _mm512_inserti64x4(_mm512_castsi256_si512(half.n02), half.n13, 1);
-    } else {
-        n = _mm512_loadu_si512(codes);
-    }
-    const __m512i two =
-        fields_by_half(bits == 5 ? tq_runs_of_one_bit(tq_load128(more)) : tq_load_halves(more, 16));
-    __m512i a = choose(low4, n, _mm512_slli_epi16(two, 4));
-    __m512i b = choose(low4, _mm512_srli_epi16(n, 4), two);
-    if (bits == 7) {
-        const __m512i six = fields_by_half(tq_runs_of_one_bit(tq_load128(more + 32)));
-        a = choose(bit6, _mm512_slli_epi16(six, 6), a);
-        b = choose(bit6, _mm512_slli_epi16(six, 2), b);
-    }
-    _mm512_storeu_si512(out, look_up(t, a, bits));
-    _mm512_storeu_si512(out + 64, look_up(t, b, bits));
-}
-
-TQ_INLINE void wide_rows(uint8_t *out, size_t stride, const uint8_t *codes, size_t codes_stride,
-                         const tq_level_source *s, uint32_t n, const int trellis,
-                         const uint32_t bits)
-{
-    const level_tables t = tables_of(s);
-    for (uint32_t i = 0; i < n; i++)
-        wide_row(out + i * stride, codes + i * codes_stride, &t, trellis, bits);
-}
-
-/* As tq_avx2_level_rows where this file is faster; otherwise returns 0. */
-static int find_wide_rows(tq_level_rows *row, uint8_t *room, const tq_level_source *s,
-                          tq_const_planes rows, uint32_t t, uint32_t n)
-{
-    const uint32_t bits = s->codec->bits;
-    const uint8_t *codes = rows.codes + t * rows.codes_stride;
-    const size_t stride = 128;
-
-    if (s->codec->dim != 128 || bits == 8 || bits < (s->trellis ? 4 : 5))
-        return 0;
-    if (s->trellis && bits == 4)
-        wide_rows(room, stride, codes, rows.codes_stride, s, n, 1, 4);
-    else if (s->trellis && bits == 5)
-        wide_rows(room, stride, codes, rows.codes_stride, s, n, 1, 5);
-    else if (s->trellis)
-        wide_rows(room, stride, codes, rows.codes_stride, s, n, 1, 6);
-    else if (bits == 5)
-        wide_rows(room, stride, codes, rows.codes_stride, s, n, 0, 5);
-    else
-        wide_rows(room, stride, codes, rows.codes_stride, s, n, 0, 6);
-    tq_repeat_last_row(room, stride, 128, n);
-    *row = (tq_level_rows){room, stride};
-    return 1;
-}
-
-#endif
 
 /* Nibbles of rows of 128 codes of 2 or 3 bits: a plane of two bits, then one of single bits. */
 TQ_INLINE tq_level_rows nibbles_of_128(uint8_t *room, const uint8_t *codes, size_t codes_stride,
@@ -139,11 +34,6 @@ TQ_INLINE tq_level_rows nibbles_of_128(uint8_t *room, const uint8_t *codes, size
 TQ_INLINE tq_level_rows find_rows(uint8_t *room, const tq_level_source *s, tq_const_planes rows,
                                   uint32_t t, uint32_t n)
 {
-#if TQ_HAVE_VNNI
-    tq_level_rows row;
-    if (find_wide_rows(&row, room, s, rows, t, n))
-        return row;
-#endif
     const tq_codec *c = s->codec;
     if (!s->trellis && c->bits <= 3 && c->dim == 128) {
         const uint8_t *codes = rows.codes + t * rows.codes_stride;
