@@ -173,6 +173,17 @@ TQ_INLINE void tq_turn_dwords(__m512i x[4])
     x[3] = _mm512_unpackhi_epi64(c, d);
 }
 
+/* Rows of 16 tokens, those from n on the last one. Not inline: it is rare and large. */
+static __attribute__((noinline, unused)) void tq_gather_groups(uint64_t rows[16],
+                                                               const uint8_t *plane, size_t stride,
+                                                               uint32_t n, uint32_t n_groups)
+{
+    for (uint32_t t = 0; t < 16; t++) {
+        const uint8_t *p = plane + (t < n ? t : n - 1) * stride;
+        rows[t] = n_groups >= 4 ? tq_load_u64(p) : tq_load_u32(p);
+    }
+}
+
 /* f16 numbers of 16 tokens, 4 groups: dst[g][t] = row t, group g, as f32; rows dst_stride apart.
  * n_groups: 4 or more, or 2 when the rows end after two. Tokens from n on repeat token n - 1. */
 TQ_INLINE void tq_transpose16_f16(float *dst, size_t dst_stride, const uint8_t *plane,
@@ -185,11 +196,8 @@ TQ_INLINE void tq_transpose16_f16(float *dst, size_t dst_stride, const uint8_t *
     uint64_t rows[16];
     const void *src = plane;
 
-    if (n < 16 || n_groups < 4 || stride != 8) {
-        for (uint32_t t = 0; t < 16; t++) {
-            const uint8_t *p = plane + (t < n ? t : n - 1) * stride;
-            rows[t] = n_groups >= 4 ? tq_load_u64(p) : tq_load_u32(p);
-        }
+    if (__builtin_expect(n < 16 || n_groups < 4 || stride != 8, 0)) {
+        tq_gather_groups(rows, plane, stride, n, n_groups);
         src = rows;
     }
     /* Word 4t + g of the two registers is row t, group g; the bytes above are those numbers. */
