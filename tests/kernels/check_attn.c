@@ -35,7 +35,7 @@ typedef struct format_case {
 
 #define RAW_DIMS                                                                                   \
     {                                                                                              \
-        16, 24, 32, 40, 48, 64, 80, 96, 112, 128, 160, 192, 256, 576                               \
+        16, 24, 32, 40, 48, 64, 72, 80, 96, 104, 112, 120, 128, 160, 192, 256, 576, 1024           \
     }
 #define GROUP_DIMS                                                                                 \
     {                                                                                              \
@@ -677,7 +677,10 @@ static void bench(ck *t)
                                .n_rows = rows[i],
                                .kf = tq_kfmt(formats[f].format)};
                 a.rows = to_const(stored_rows(t, &c, 0, TQ_TILE));
-                a.q = ck_buffer(t, 3, rows[i] * 128 * sizeof(float), 0);
+                float *q = ck_buffer(t, 3, rows[i] * 128 * sizeof(float), 0);
+                for (uint32_t j = 0; j < rows[i] * 128; j++) /* tiny ones would cost more */
+                    q[j] = ck_normal(t);
+                a.q = q;
                 a.prep = ck_buffer(t, 4, tq_prep_bytes(rows[i], 128), 0);
                 a.s = ck_buffer(t, 5, rows[i] * TQ_TILE * sizeof(float), 0);
                 a.acc = ck_buffer(t, 6, rows[i] * 128 * sizeof(float), 0);
