@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* avx512_attn.c — the AVX-512 attention table, of both clusters (avx512_attn.h).
  *
- * f32, f16 and bf16 rows are limited by memory, and packing moves bytes only: those entries are
- * AVX2's.
+ * Packing moves bytes only, and v8 gains nothing: those entries are AVX2's, as are those of formats
+ * that have no kernels of their own.
  */
 #include "cpu/avx512_attn.h"
 
@@ -20,9 +20,9 @@
 #endif
 
 const tq_attn_kernels TQ_CLUSTER(tq_attn_kernels_avx512) = {
-    .prep = {[TQ_KF32] = tq_avx2_prep_f32,
-             [TQ_KF16] = tq_avx2_prep_f16,
-             [TQ_KBF16] = tq_avx2_prep_bf16,
+    .prep = {[TQ_KF32] = tq_avx512_prep_float,
+             [TQ_KF16] = tq_avx512_prep_float,
+             [TQ_KBF16] = tq_avx512_prep_bf16,
              [TQ_KAFFINE2] = TQ_CLUSTER(tq_avx512_prep_k2),
              [TQ_KAFFINE4] = TQ_CLUSTER(tq_avx512_prep_k4),
              [TQ_KAFFINE5] = TQ_CLUSTER(tq_avx512_prep_k5),
@@ -30,9 +30,9 @@ const tq_attn_kernels TQ_CLUSTER(tq_attn_kernels_avx512) = {
              TQ_NORM_ENTRIES(PREP_NORM),
              TQ_TCQ_ENTRIES(PREP_NORM),
              TQ_AVX2_PREP_PLAIN},
-    .score = {[TQ_KF32] = tq_avx2_score_f32,
-              [TQ_KF16] = tq_avx2_score_f16,
-              [TQ_KBF16] = tq_avx2_score_bf16,
+    .score = {[TQ_KF32] = tq_avx512_score_f32,
+              [TQ_KF16] = tq_avx512_score_f16,
+              [TQ_KBF16] = tq_avx512_score_bf16,
               [TQ_KAFFINE2] = TQ_CLUSTER(tq_avx512_score_k2),
               [TQ_KAFFINE4] = TQ_CLUSTER(tq_avx512_score_k4),
               [TQ_KAFFINE5] = TQ_CLUSTER(tq_avx512_score_k5),
@@ -40,9 +40,9 @@ const tq_attn_kernels TQ_CLUSTER(tq_attn_kernels_avx512) = {
               TQ_NORM_ENTRIES(SCORE_NORM),
               TQ_TCQ_ENTRIES(SCORE_NORM),
               TQ_AVX2_SCORE_PLAIN},
-    .weigh = {[TQ_KF32] = tq_avx2_weigh_f32,
-              [TQ_KF16] = tq_avx2_weigh_f16,
-              [TQ_KBF16] = tq_avx2_weigh_bf16,
+    .weigh = {[TQ_KF32] = tq_avx512_weigh_f32,
+              [TQ_KF16] = tq_avx512_weigh_f16,
+              [TQ_KBF16] = tq_avx512_weigh_bf16,
               [TQ_KLLOYD2] = TQ_CLUSTER(tq_avx512_weigh_v2),
               [TQ_KLLOYD3] = TQ_CLUSTER(tq_avx512_weigh_v3),
               [TQ_KLLOYD4] = TQ_CLUSTER(tq_avx512_weigh_v4),

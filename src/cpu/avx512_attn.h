@@ -101,6 +101,11 @@ tq_score_fn TQ_CLUSTER(tq_avx512_score_k2), TQ_CLUSTER(tq_avx512_score_k4),
 tq_prep_fn TQ_CLUSTER(tq_avx512_prep_k2), TQ_CLUSTER(tq_avx512_prep_k4),
     TQ_CLUSTER(tq_avx512_prep_k5), TQ_CLUSTER(tq_avx512_prep_k8);
 
+/* avx512_attn_float_score.c, avx512_attn_float_weigh.c, for both */
+tq_prep_fn tq_avx512_prep_float, tq_avx512_prep_bf16; /* f32 and f16: float */
+tq_score_fn tq_avx512_score_f32, tq_avx512_score_f16, tq_avx512_score_bf16;
+tq_weigh_fn tq_avx512_weigh_f32, tq_avx512_weigh_f16, tq_avx512_weigh_bf16;
+
 /* avx512_attn_weigh.c, avx512_attn_bytes.c (VNNI) */
 tq_weigh_fn TQ_CLUSTER(tq_avx512_weigh_v2), TQ_CLUSTER(tq_avx512_weigh_v3),
     TQ_CLUSTER(tq_avx512_weigh_v4);
