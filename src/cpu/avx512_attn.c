@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* avx512_attn.c — the AVX-512 attention table, of both clusters (avx512_attn.h).
  *
- * Packing moves bytes only, and v8 gains nothing: those entries are AVX2's, as are those of formats
- * that have no kernels of their own.
+ * Packing moves bytes only: those entries are AVX2's, as are those of formats that have no kernels
+ * of their own.
  */
 #include "cpu/avx512_attn.h"
 
