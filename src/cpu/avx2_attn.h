@@ -306,13 +306,10 @@ TQ_INLINE void tq_shift_offsets(float *offset, const float *scale, float shift, 
 
 /* Entries of the formats that have no kernels of their own, for AVX2 and AVX-512. */
 #define TQ_AVX2_PREP_PLAIN                                                                         \
-    TQ_MSE_ENTRIES(tq_avx2_prep_rotated), TQ_PROD_ENTRIES(tq_avx2_prep_rotated),                   \
-        [TQ_KUNIFORM4] = tq_avx2_prep_uniform4, [TQ_KUNIFORM8] = tq_avx2_prep_uniform8
+    TQ_MSE_ENTRIES(tq_avx2_prep_rotated), TQ_PROD_ENTRIES(tq_avx2_prep_rotated)
 #define TQ_AVX2_SCORE_PLAIN                                                                        \
-    TQ_MSE_ENTRIES(tq_avx2_score_decoded), TQ_PROD_ENTRIES(tq_avx2_score_decoded),                 \
-        [TQ_KUNIFORM4] = tq_avx2_score_uniform4, [TQ_KUNIFORM8] = tq_avx2_score_uniform8
+    TQ_MSE_ENTRIES(tq_avx2_score_decoded), TQ_PROD_ENTRIES(tq_avx2_score_decoded)
 #define TQ_AVX2_WEIGH_PLAIN                                                                        \
-    TQ_MSE_ENTRIES(tq_avx2_weigh_decoded), TQ_PROD_ENTRIES(tq_avx2_weigh_decoded),                 \
-        [TQ_KUNIFORM4] = tq_avx2_weigh_uniform4, [TQ_KUNIFORM8] = tq_avx2_weigh_uniform8
+    TQ_MSE_ENTRIES(tq_avx2_weigh_decoded), TQ_PROD_ENTRIES(tq_avx2_weigh_decoded)
 
 #endif

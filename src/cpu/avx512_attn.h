@@ -95,7 +95,16 @@ TQ_INLINE void tq_last_lines(tq_lines *l)
         tq_next_line(l);
 }
 
-/* avx512_attn_score.c */
+/* 32 elements of a query, for affine keys and keys of uniform groups: 16 pairs of int16 in the
+ * order of the width's codes, then the scale of the integers and their sum times it. Rows follow
+ * each other within a block: [dim / 32][n_rows]. */
+typedef struct tq_affine_query {
+    int16_t q[32];
+    float scale, sum;
+    float unused[14]; /* a multiple of 64 bytes */
+} tq_affine_query;
+
+/* avx512_attn_score.c; dim a multiple of 32 */
 tq_score_fn TQ_CLUSTER(tq_avx512_score_k2), TQ_CLUSTER(tq_avx512_score_k4),
     TQ_CLUSTER(tq_avx512_score_k5), TQ_CLUSTER(tq_avx512_score_k8);
 tq_prep_fn TQ_CLUSTER(tq_avx512_prep_k2), TQ_CLUSTER(tq_avx512_prep_k4),
@@ -113,6 +122,16 @@ tq_weigh_fn TQ_CLUSTER(tq_avx512_weigh_v2), TQ_CLUSTER(tq_avx512_weigh_v3),
 tq_weigh_fn TQ_CLUSTER(tq_avx512_weigh_v5);
 /* avx512_attn_words.c */
 tq_weigh_fn tq_avx512_weigh_v8_vnni;
+
+/* avx512_attn_uniform.c, avx512_attn_uniform_weigh.c: uniform groups, with VNNI and VBMI only */
+#if TQ_HAVE_VNNI
+#define TQ_UNIFORM_KERNEL(name) tq_avx512_##name##_vnni
+tq_prep_fn tq_avx512_prep_uniform4_vnni, tq_avx512_prep_uniform8_vnni;
+tq_score_fn tq_avx512_score_uniform4_vnni, tq_avx512_score_uniform8_vnni;
+tq_weigh_fn tq_avx512_weigh_uniform4_vnni, tq_avx512_weigh_uniform8_vnni;
+#else
+#define TQ_UNIFORM_KERNEL(name) tq_avx2_##name
+#endif
 
 /* avx512_attn_levels.c: norm-codebook and trellis */
 tq_score_fn TQ_CLUSTER(tq_avx512_score_norm);

@@ -359,7 +359,7 @@ TQ_INLINE void step_small(const tq_codec *v, float *acc, size_t acc_stride, cons
     uint8_t w8[TQ_SUM_ROWS * TQ_TILE] __attribute__((aligned(64)));
     float factor[4];
 
-    tq_round_bytes64(w8, factor, w, scale, source->unit, rows);
+    tq_round_small(w8, factor, NULL, w, scale, source->unit, rows);
     const uint8_t *from = w8 + st->t;
     if (st->by64)
         weigh_small64(acc, acc_stride, from, factor, alpha, st->level, st->quads, v->dim, st->ahead,

@@ -28,14 +28,6 @@ TQ_INLINE __m512i dot2(__m512i acc, __m512i a, __m512i b)
 
 /* ---- Preparation ----------------------------------------------------------------------- */
 
-/* A prepared group of a row: 16 pairs of int16, then the scale of the integers and their sum times
- * it. Rows follow each other within a group: [n_groups][n_rows]. */
-typedef struct prepared {
-    int16_t q[2 * PAIRS];
-    float scale, sum;
-    float unused[14]; /* a multiple of 64 bytes */
-} prepared;
-
 /* Place of element i of a group among its pairs. */
 TQ_INLINE uint32_t place(const uint32_t bits, uint32_t i)
 {
@@ -51,7 +43,7 @@ TQ_INLINE uint32_t place(const uint32_t bits, uint32_t i)
     }
 }
 
-TQ_INLINE void prep_group(prepared *p, const float *q, const uint32_t bits)
+TQ_INLINE void prep_group(tq_affine_query *p, const float *q, const uint32_t bits)
 {
     const __m512 a = _mm512_loadu_ps(q), b = _mm512_loadu_ps(q + 16);
     const __m512 abs_a = _mm512_abs_ps(a), abs_b = _mm512_abs_ps(b);
@@ -82,10 +74,10 @@ TQ_INLINE void prep_group(prepared *p, const float *q, const uint32_t bits)
 TQ_INLINE void prep_affine(const tq_codec *k, void *prep, const float *q, uint32_t n_rows,
                            const uint32_t bits)
 {
-    prepared *p = prep;
-    for (uint32_t g = 0; g < k->n_groups; g++)
+    tq_affine_query *p = prep;
+    for (uint32_t j = 0; j < k->dim; j += 32)
         for (uint32_t r = 0; r < n_rows; r++, p++)
-            prep_group(p, q + (size_t)r * k->dim + (size_t)g * 32, bits);
+            prep_group(p, q + (size_t)r * k->dim + j, bits);
 }
 
 /* ---- Tokens to lanes ------------------------------------------------------------------- */
@@ -153,7 +145,8 @@ TQ_INLINE __m512i pair_k5(const __m512i *words, int i)
 /* ---- Score ----------------------------------------------------------------------------- */
 
 /* s + scale * (q.scale * dot + q.sum * zero). */
-TQ_INLINE __m512 add_group(__m512 s, const prepared *q, __m512i dot, __m512 scale, __m512 zero)
+TQ_INLINE __m512 add_group(__m512 s, const tq_affine_query *q, __m512i dot, __m512 scale,
+                           __m512 zero)
 {
     __m512 x = _mm512_mul_ps(_mm512_set1_ps(q->sum), zero);
     x = _mm512_fmadd_ps(_mm512_set1_ps(q->scale), _mm512_cvtepi32_ps(dot), x);
@@ -161,7 +154,7 @@ TQ_INLINE __m512 add_group(__m512 s, const prepared *q, __m512i dot, __m512 scal
 }
 
 /* One group of 16 tokens against `rows` rows: s += scale * (q.scale * dot + q.sum * zero). */
-TQ_INLINE void score_rows(float *s, const prepared *q, const __m512i *words, __m512 scale,
+TQ_INLINE void score_rows(float *s, const tq_affine_query *q, const __m512i *words, __m512 scale,
                           __m512 zero, int first, pair_fn *pair, const uint32_t rows)
 {
     __m512i even[ROWS], odd[ROWS]; /* two chains a row: a multiplication takes five cycles */
@@ -188,8 +181,9 @@ TQ_INLINE void score_rows(float *s, const prepared *q, const __m512i *words, __m
     }
 }
 
-TQ_INLINE void score_group(float *s, const prepared *q, uint32_t n_rows, const __m512i *words,
-                           const float *scale, const float *zero, int first, pair_fn *pair)
+TQ_INLINE void score_group(float *s, const tq_affine_query *q, uint32_t n_rows,
+                           const __m512i *words, const float *scale, const float *zero, int first,
+                           pair_fn *pair)
 {
     const __m512 s16 = _mm512_loadu_ps(scale), z16 = _mm512_loadu_ps(zero);
 
@@ -234,7 +228,7 @@ TQ_INLINE void score_affine(const tq_codec *k, float *s, const void *prep, uint3
             turn(words, codes + (size_t)g * bits * 4, keys.codes_stride, left, groups * bits);
             for (uint32_t i = 0; i < groups; i++) {
                 tq_walk_on(&ahead);
-                score_group(s + t, (const prepared *)prep + (size_t)(g + i) * n_rows, n_rows,
+                score_group(s + t, (const tq_affine_query *)prep + (size_t)(g + i) * n_rows, n_rows,
                             words + i * bits, scale + (g + i) * LANES, zero + (g + i) * LANES,
                             g + i == 0, pair);
             }
@@ -247,7 +241,7 @@ TQ_INLINE void score_affine(const tq_codec *k, float *s, const void *prep, uint3
 /* Two groups of 16 tokens, whole rows of 64 bytes at once: fewer loads, and no register is put
  * together from four. x[a][i]: of tokens 4a .. 4a + 3, in lanes of 16 bytes, dword i of those 16 of
  * all four. */
-TQ_INLINE void score_bytes(float *s, const prepared *const q[2], const __m512i x[4][4],
+TQ_INLINE void score_bytes(float *s, const tq_affine_query *const q[2], const __m512i x[4][4],
                            const float *scale, const float *zero, int first, tq_lines *ahead,
                            const uint32_t rows)
 {
@@ -293,7 +287,7 @@ TQ_INLINE void score_k8(const tq_codec *k, float *s, const void *prep, uint32_t 
         load_scales(scale, zero, keys, t, left, n_groups);
         for (uint32_t g = 0; g < n_groups; g += 2) {
             const uint8_t *row = keys.codes + t * keys.codes_stride + (size_t)g * 32;
-            const prepared *q = (const prepared *)prep + (size_t)g * n_rows;
+            const tq_affine_query *q = (const tq_affine_query *)prep + (size_t)g * n_rows;
             size_t stride = keys.codes_stride;
             __m512i x[4][4];
             if (left < LANES) {
@@ -308,7 +302,7 @@ TQ_INLINE void score_k8(const tq_codec *k, float *s, const void *prep, uint32_t 
                 tq_turn_dwords(x[i]);
             }
             for (uint32_t r = 0; r < n_rows; r += ROWS) {
-                const prepared *const of[2] = {q + r, q + n_rows + r};
+                const tq_affine_query *const of[2] = {q + r, q + n_rows + r};
                 float *dst = s + r * TQ_TILE + t;
 #define CALL(n_of_rows)                                                                            \
     score_bytes(dst, of, x, scale + g * LANES, zero + g * LANES, g == 0, &ahead, n_of_rows)

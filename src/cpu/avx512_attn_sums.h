@@ -97,10 +97,51 @@ TQ_INLINE void tq_find_steps64(tq_weight_steps *out, const float *w, const float
     tq_steps_from(out, _mm_castsi128_ps(tq_fold4(peak, tq_fold_larger)), top);
 }
 
-/* w8 [rows][64] = bytes of w [rows][64] * scale [64]; factor [4]: what one stands for, times unit.
- * Weights of a row keep their sum, see tq_round_bytes. */
-TQ_INLINE void tq_round_bytes64(uint8_t *w8, float factor[4], const float *w, const float *scale,
-                                float unit, const uint32_t rows)
+/* High and low bytes of x [64] >= 0, weights in steps of one; saturated at 65535. */
+TQ_INLINE void tq_to_two_bytes(uint8_t high[TQ_TILE], uint8_t low[TQ_TILE], const __m512 x[4])
+{
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i mask = _mm512_set1_epi16(255);
+    const __m512i a = _mm512_packus_epi32(_mm512_cvtps_epi32(x[0]), _mm512_cvtps_epi32(x[1]));
+    const __m512i b = _mm512_packus_epi32(_mm512_cvtps_epi32(x[2]), _mm512_cvtps_epi32(x[3]));
+    const __m512i y = _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
+    const __m512i z = _mm512_packus_epi16(_mm512_and_si512(a, mask), _mm512_and_si512(b, mask));
+    _mm512_store_si512(high, _mm512_permutexvar_epi32(order, y));
+    _mm512_store_si512(low, _mm512_permutexvar_epi32(order, z));
+}
+
+/* A sum by weights of 16 bits from those by their high and low bytes. */
+TQ_INLINE __m512i tq_join_bytes(__m512i high, __m512i low)
+{
+    return _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
+}
+
+#define TQ_FINE_TOP 65535.0f
+
+/* As tq_round_small, w8 [2 planes][TQ_SUM_ROWS][64], high bytes first. In 65535 steps a sum stays
+ * what it was, to the nearest. */
+TQ_INLINE void tq_round_fine64(uint8_t *w8, float factor[4], const float *w, const float *scale,
+                               float unit, const uint32_t rows)
+{
+    tq_weight_steps by;
+
+    tq_find_steps64(&by, w, scale, TQ_FINE_TOP, rows);
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++, w8 += TQ_TILE) {
+        __m512 x[4];
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
+            const __m512 y = _mm512_mul_ps(_mm512_loadu_ps(w + r * TQ_TILE + 16 * i),
+                                           _mm512_loadu_ps(scale + 16 * i));
+            x[i] = _mm512_mul_ps(y, _mm512_set1_ps(by.up[r]));
+        }
+        tq_to_two_bytes(w8, w8 + TQ_SUM_ROWS * TQ_TILE, x);
+    }
+    _mm_storeu_ps(factor, _mm_mul_ps(by.down, _mm_set1_ps(unit)));
+}
+
+/* w8 [rows][64] = bytes of w [rows][64] * scale [64]; factor [4]: what one stands for, times unit;
+ * sums8 [4] or NULL: what they add up to. Weights of a row keep their sum, see tq_round_bytes. */
+TQ_INLINE void tq_round_small(uint8_t *w8, float factor[4], int32_t *sums8, const float *w,
+                              const float *scale, float unit, const uint32_t rows)
 {
     __m512 y[4][4];
     __m512i peak[4], total[4], count[4];
@@ -138,50 +179,11 @@ TQ_INLINE void tq_round_bytes64(uint8_t *w8, float factor[4], const float *w, co
                     w8 + r * TQ_TILE, w + r * TQ_TILE, scale, by.up[r]);
         sum8 = _mm_loadu_ps(new8);
     }
+    if (sums8)
+        _mm_storeu_si128((__m128i *)(void *)sums8, _mm_cvtps_epi32(sum8));
     /* None left: what the tile weighs is nothing. A NaN is in by.down. */
     const __m128 ratio = _mm_and_ps(_mm_div_ps(sum, sum8), _mm_cmpneq_ps(sum8, _mm_setzero_ps()));
     _mm_storeu_ps(factor, _mm_mul_ps(_mm_mul_ps(by.down, ratio), _mm_set1_ps(unit)));
-}
-
-/* High and low bytes of x [64] >= 0, weights in steps of one; saturated at 65535. */
-TQ_INLINE void tq_to_two_bytes(uint8_t high[TQ_TILE], uint8_t low[TQ_TILE], const __m512 x[4])
-{
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    const __m512i mask = _mm512_set1_epi16(255);
-    const __m512i a = _mm512_packus_epi32(_mm512_cvtps_epi32(x[0]), _mm512_cvtps_epi32(x[1]));
-    const __m512i b = _mm512_packus_epi32(_mm512_cvtps_epi32(x[2]), _mm512_cvtps_epi32(x[3]));
-    const __m512i y = _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
-    const __m512i z = _mm512_packus_epi16(_mm512_and_si512(a, mask), _mm512_and_si512(b, mask));
-    _mm512_store_si512(high, _mm512_permutexvar_epi32(order, y));
-    _mm512_store_si512(low, _mm512_permutexvar_epi32(order, z));
-}
-
-/* A sum by weights of 16 bits from those by their high and low bytes. */
-TQ_INLINE __m512i tq_join_bytes(__m512i high, __m512i low)
-{
-    return _mm512_add_epi32(_mm512_slli_epi32(high, 8), low);
-}
-
-#define TQ_FINE_TOP 65535.0f
-
-/* As tq_round_bytes64, w8 [2 planes][TQ_SUM_ROWS][64], high bytes first. In 65535 steps a sum stays
- * what it was, to the nearest. */
-TQ_INLINE void tq_round_fine64(uint8_t *w8, float factor[4], const float *w, const float *scale,
-                               float unit, const uint32_t rows)
-{
-    tq_weight_steps by;
-
-    tq_find_steps64(&by, w, scale, TQ_FINE_TOP, rows);
-    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++, w8 += TQ_TILE) {
-        __m512 x[4];
-        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-            const __m512 y = _mm512_mul_ps(_mm512_loadu_ps(w + r * TQ_TILE + 16 * i),
-                                           _mm512_loadu_ps(scale + 16 * i));
-            x[i] = _mm512_mul_ps(y, _mm512_set1_ps(by.up[r]));
-        }
-        tq_to_two_bytes(w8, w8 + TQ_SUM_ROWS * TQ_TILE, x);
-    }
-    _mm_storeu_ps(factor, _mm_mul_ps(by.down, _mm_set1_ps(unit)));
 }
 
 /* acc [16] = alpha * that + factor * sum + base. */

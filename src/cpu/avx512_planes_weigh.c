@@ -120,7 +120,7 @@ TQ_INLINE void sum_rows(float *acc, size_t acc_stride, const float *w, const flo
     float factor[4];
 
     if (is_small) {
-        tq_round_bytes64(w8, factor, w, scale, unit, rows);
+        tq_round_small(w8, factor, NULL, w, scale, unit, rows);
         sum_bytes(acc, acc_stride, w8, factor, alpha, level, quads, ahead, rows);
     } else {
         tq_round_fine64(w8, factor, w, scale, unit, rows);
