@@ -71,6 +71,14 @@ TQ_INLINE void multiply(dots *d, const chunk *c, __m512i x, const uint32_t b, co
     }
 }
 
+/* x, of which gcc must not know that it was seen: else it expands all codes once for the four
+ * counts of rows, and stores them. */
+TQ_INLINE __m512i keep(__m512i x)
+{
+    __asm__("" : "+v"(x));
+    return x;
+}
+
 /* s += q.scale * dot * scale + q.sum * zero, for both blocks. */
 TQ_INLINE void finish(float *s, const dots *d, const chunk *c, const uint32_t rows)
 {
@@ -97,7 +105,7 @@ TQ_INLINE void score_nibbles(float *s, const chunk *c, const __m512i words[8], t
     dots d;
     begin(&d, rows);
     TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-        const __m512i x = words[i], y = words[4 + i];
+        const __m512i x = keep(words[i]), y = keep(words[4 + i]);
         const __m512i xs[4] = {
             _mm512_and_si512(x, low), _mm512_and_si512(_mm512_srli_epi16(x, 4), low),
             _mm512_and_si512(_mm512_srli_epi16(x, 8), low), _mm512_srli_epi16(x, 12)};
@@ -123,7 +131,7 @@ TQ_INLINE void score_bytes(float *s, const chunk *c, const __m512i x[4][4], tq_l
     dots d;
     begin(&d, rows);
     TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-        __m512i y[4] = {x[0][i], x[1][i], x[2][i], x[3][i]};
+        __m512i y[4] = {keep(x[0][i]), x[1][i], keep(x[2][i]), x[3][i]};
         tq_turn_lanes(y); /* y[j]: dword 4j + i */
         TQ_UNROLL_FOR (uint32_t j = 0; j < 2; j++)
             TQ_UNROLL_FOR (uint32_t b = 0; b < BLOCKS; b++) {

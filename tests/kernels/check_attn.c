@@ -47,6 +47,12 @@ typedef struct format_case {
         16, 24, 32, 40, 48, 64, 72, 80, 96, 112, 128, 144, 160, 192, 224, 256, 576                 \
     }
 
+/* Some that kernels take in whole registers, and some that they do not. */
+#define WIDE_DIMS                                                                                  \
+    {                                                                                              \
+        48, 64, 192, 320, 1024                                                                     \
+    }
+
 static const format_case formats[] = {
     {TQ_FMT_F32, "f32", RAW_DIMS, 1, 1},          {TQ_FMT_F16, "f16", RAW_DIMS, 1, 1},
     {TQ_FMT_BF16, "bf16", RAW_DIMS, 1, 1},        {TQ_FMT_AFFINE_K2, "k2", GROUP_DIMS, 1, 0},
@@ -65,6 +71,19 @@ static const format_case formats[] = {
 };
 
 enum { N_FORMATS = sizeof(formats) / sizeof(formats[0]) };
+
+/* Groups that are not the 64 elements of flags 0. */
+static const struct {
+    format_case f;
+    uint32_t flags;
+} other_groups[] = {
+    {{TQ_FMT_UNIFORM4, "affine4g32", WIDE_DIMS, 1, 1}, TQ_CODEC_GROUP_32},
+    {{TQ_FMT_UNIFORM4, "affine4g128", WIDE_DIMS, 1, 1}, TQ_CODEC_GROUP_128},
+    {{TQ_FMT_UNIFORM8, "affine8g32", WIDE_DIMS, 1, 1}, TQ_CODEC_GROUP_32},
+    {{TQ_FMT_UNIFORM8, "affine8g128", WIDE_DIMS, 1, 1}, TQ_CODEC_GROUP_128},
+};
+
+enum { N_OTHER_GROUPS = sizeof(other_groups) / sizeof(other_groups[0]) };
 
 static const uint32_t row_counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 13};
 static const uint32_t token_counts[] = {1, 2, 5, 8, 9, 31, 63, 64};
@@ -585,7 +604,56 @@ static void check_signed_scales(ck *t, const format_case *f, const tq_codec *v, 
     }
 }
 
-static void check_format(ck *t, const format_case *f, int is_value)
+/* A scale or an offset that is no number, which no encoder writes either: what is not finite in the
+ * reference must not be finite anywhere, and must not spread to other tokens and rows. */
+static void check_hostile(ck *t, const format_case *f, const tq_codec *c, int is_value,
+                          const char *entry)
+{
+    static const uint8_t high[] = {0x7c, 0x7e, 0xfe}; /* Inf, NaN, NaN with a sign */
+    const int kf = tq_kfmt(f->format);
+    const uint32_t n_rows = 2, n = 37, n_results = is_value ? c->dim : n;
+    for (uint32_t i = 0; i < 2 * sizeof high; i++) {
+        if (i % 2 == 1 && c->zero_bytes == 0)
+            continue;
+        const tq_planes rows = stored_rows(t, c, 0, n);
+        const uint32_t token = ck_below(t, n);
+        uint8_t *p = i % 2 == 1 ? rows.zero + token * rows.zero_stride
+                                : rows.scale + token * rows.scale_stride;
+        p += 2 * ck_below(t, (uint32_t)(i % 2 == 1 ? c->zero_bytes : c->scale_bytes) / 2);
+        p[0] = 0, p[1] = high[i / 2];
+        float *x = ck_buffer(t, 3, n_rows * (is_value ? TQ_TILE : c->dim) * sizeof(float), 0);
+        for (uint32_t j = 0; j < n_rows * (is_value ? TQ_TILE : c->dim); j++)
+            x[j] = is_value && j % TQ_TILE >= n ? 0 : 0.25f + (float)(j % 7);
+        static float first[2 * MAX_DIM];
+        for (size_t isa = 0; isa < t->n_isas; isa++) {
+            const tq_attn_kernels *kern = ck_kernels(t, isa, c)->attn;
+            const uint32_t stride = is_value ? c->dim : TQ_TILE;
+            float *got = ck_buffer(t, 5, n_rows * stride * sizeof(float), 0);
+            if (is_value) {
+                const float alpha[2] = {0, 0};
+                memset(got, 0, n_rows * stride * sizeof(float));
+                kern->weigh[kf](c, got, stride, x, alpha, n_rows, to_const(rows), n);
+            } else {
+                void *prep = ck_buffer(t, 4, tq_prep_bytes(n_rows, c->dim), 0);
+                kern->prep[kf](c, prep, x, n_rows);
+                kern->score[kf](c, got, prep, n_rows, to_const(rows), n);
+            }
+            for (uint32_t j = 0; j < n_rows * n_results; j++) {
+                const uint32_t at = j / n_results * stride + j % n_results;
+                if (isa == 0)
+                    first[at] = got[at];
+                const int shows = !isfinite(got[at]), must = !isfinite(first[at]);
+                ck_check(t, shows || !must, entry, t->isas[isa].name,
+                         "%u of %u: %g where the reference has %g", j, c->dim, (double)got[at],
+                         (double)first[at]);
+                ck_check(t, must || !shows || is_value, entry, t->isas[isa].name,
+                         "%u of %u: %g spread to another token", j, c->dim, (double)got[at]);
+            }
+        }
+    }
+}
+
+static void check_format(ck *t, const format_case *f, uint32_t flags, int is_value)
 {
     const size_t n_rc = sizeof(row_counts) / sizeof(row_counts[0]);
     const size_t n_tc = sizeof(token_counts) / sizeof(token_counts[0]);
@@ -596,7 +664,7 @@ static void check_format(ck *t, const format_case *f, int is_value)
     quality e = {{0}, 0, 0};
     for (int d = 0; d < MAX_DIMS && f->dims[d]; d++) {
         tq_codec c;
-        if (tq_codec_init(&c, f->format, f->dims[d], 0, TQ_ISA_SCALAR) != TQ_OK) {
+        if (tq_codec_init(&c, f->format, f->dims[d], flags, TQ_ISA_SCALAR) != TQ_OK) {
             ck_check(t, 0, entry, "scalar", "no codec for dim %u", f->dims[d]);
             return;
         }
@@ -612,6 +680,8 @@ static void check_format(ck *t, const format_case *f, int is_value)
         }
         if (is_value && c.scale_bytes > 0)
             check_signed_scales(t, f, &c, entry);
+        if (c.scale_bytes > 0)
+            check_hostile(t, f, &c, is_value, entry);
     }
     static const uint32_t long_dims[] = {512, 576, 1024};
     for (int i = 0; i < 3 && !is_value && f->format >= TQ_FMT_NORM2 && f->format <= TQ_FMT_TCQ6;
@@ -624,10 +694,13 @@ static void check(ck *t)
 {
     for (int f = 0; f < N_FORMATS; f++) {
         if (formats[f].is_key)
-            check_format(t, &formats[f], 0);
+            check_format(t, &formats[f], 0, 0);
         if (formats[f].is_value)
-            check_format(t, &formats[f], 1);
+            check_format(t, &formats[f], 0, 1);
     }
+    for (int f = 0; f < N_OTHER_GROUPS; f++)
+        for (int is_value = 0; is_value < 2; is_value++)
+            check_format(t, &other_groups[f].f, other_groups[f].flags, is_value);
 }
 
 /* ---- Time ------------------------------------------------------------------------------ */
