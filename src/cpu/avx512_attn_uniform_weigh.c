@@ -7,8 +7,9 @@
  * the code less 8 in an int8, the lower is masked, and what it has more starts its sum. Of 8 bits,
  * two tokens are a dword of two int16 and meet int16 weights; sums start at -128 times those.
  *
- * A CHUNK is 64 elements of one group, whose sums are four registers a row, for up to four rows.
- * Groups of 32, and dimensions that are no multiple of 64, are AVX2's.
+ * A CHUNK is 64 elements, whose sums are four registers a row, for up to four rows. It is of one
+ * group, or of two groups of 32: the upper half of a register is always of the elements from 32 on,
+ * and has weights of its own then. Dimensions that are no multiple of 64 are AVX2's.
  */
 #include "cpu/avx512_attn_sums.h"
 #include "cpu/avx512_attn_uniform.h"
@@ -16,14 +17,14 @@
 #include <float.h>
 #include <math.h>
 
-enum { MAX_GROUPS = 1024 / 64 };
+enum { MAX_GROUPS = 1024 / 32 };
 
 #define WORD_TOP 32767.0f
 #define WORD_SUM 131000.0f /* of a row: 64 roundings up of a half, times 255, are below 2^31 */
 
 static int takes(const tq_codec *v)
 {
-    return v->dim % TQ_UNIFORM_CHUNK == 0 && v->group % TQ_UNIFORM_CHUNK == 0;
+    return v->dim % TQ_UNIFORM_CHUNK == 0;
 }
 
 /* Integer weights of up to four rows for a group: a sum starts at start, is multiplied by factor,
@@ -36,6 +37,23 @@ typedef struct weights {
     int32_t start[TQ_SUM_ROWS];
     float factor[TQ_SUM_ROWS], base[TQ_SUM_ROWS];
 } weights;
+
+/* The dword at p of the weights in all lanes, or, where a chunk has two groups, that of the second
+ * in the upper half. */
+TQ_INLINE __m512i spread(const void *p, const int two)
+{
+    const uint8_t *q = p;
+    __m512i x = _mm512_set1_epi32((int)tq_load_u32(q));
+    if (two)
+        x = _mm512_mask_set1_epi32(x, 0xff00, (int)tq_load_u32(q + sizeof(weights)));
+    return x;
+}
+
+/* acc [16] = alpha * that + sum as the weights of row r say. */
+TQ_INLINE void add_sums(float *acc, __m512i sum, const weights *by, float alpha, uint32_t r)
+{
+    tq_add_sums(acc, sum, by->factor[r], by->base[r], alpha);
+}
 
 /* sum of w [64] times offset + middle * scale, for each row. */
 TQ_INLINE __m128 sum_offsets(const float *w, const float *scale, const float *offset, float middle,
@@ -83,7 +101,7 @@ TQ_INLINE __m512i two_rows(const uint8_t *p, const uint8_t *q)
 /* Four tokens, their weights at w8. Lower and upper nibbles of bytes 0 .. 7 and 16 .. 23, then of
  * the others. */
 TQ_INLINE void add_quad(__m512i sum[TQ_SUM_ROWS][4], const uint8_t *w8, const uint8_t *codes,
-                        const size_t at[4], __m512i order, const uint32_t rows)
+                        const size_t at[4], __m512i order, const int two, const uint32_t rows)
 {
     const __m512i low = _mm512_set1_epi8(15), sign = _mm512_set1_epi8((char)0x80);
     const __m512i a = two_rows(codes, codes + at[1]), b = two_rows(codes + at[2], codes + at[3]);
@@ -93,7 +111,7 @@ TQ_INLINE void add_quad(__m512i sum[TQ_SUM_ROWS][4], const uint8_t *w8, const ui
                           _mm512_ternarylogic_epi64(x, sign, low, 0x14) /* (x ^ sign) & ~low */,
                           _mm512_and_si512(y, low), _mm512_ternarylogic_epi64(y, sign, low, 0x14)};
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-        const __m512i w = _mm512_set1_epi32((int)tq_load_u32(w8 + r * TQ_TILE));
+        const __m512i w = spread(w8 + r * TQ_TILE, two);
         TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
             sum[r][i] = tq_add_dot4(sum[r][i], w, n[i]);
     }
@@ -101,10 +119,10 @@ TQ_INLINE void add_quad(__m512i sum[TQ_SUM_ROWS][4], const uint8_t *w8, const ui
 
 TQ_INLINE void sum_nibbles(float *acc, size_t acc_stride, const weights *by, const float *alpha,
                            const uint8_t *codes, size_t stride, uint32_t n, tq_lines *ahead,
-                           const uint32_t rows)
+                           const int two, const uint32_t rows)
 {
-    const __m512i even = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    const __m512i odd =
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high =
         _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
     uint8_t four[64]; /* of unpacked tokens 0, 2 and 1, 3 to dwords */
     TQ_UNROLL_FOR (uint32_t i = 0; i < 16; i++)
@@ -116,28 +134,27 @@ TQ_INLINE void sum_nibbles(float *acc, size_t acc_stride, const weights *by, con
     __m512i sum[TQ_SUM_ROWS][4];
 
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-        sum[r][0] = sum[r][2] = _mm512_set1_epi32(by->start[r]);
+        sum[r][0] = sum[r][2] = spread(by->start + r, two);
         sum[r][1] = sum[r][3] = _mm512_setzero_si512();
     }
     for (; n >= 4; n -= 4, w8 += 4, codes += 4 * stride) {
         tq_next_line(ahead);
         tq_next_line(ahead);
-        add_quad(sum, w8, codes, next, order, rows);
+        add_quad(sum, w8, codes, next, order, two, rows);
     }
     if (n > 0) { /* tokens from n on are the last one again, and weigh nothing */
-        const size_t last[4] = {0, (n > 1 ? 1 : 0) * stride, (n > 2 ? 2 : n - 1) * stride,
-                                (n - 1) * stride};
-        add_quad(sum, w8, codes, last, order, rows);
+        const size_t end = n - 1;
+        const size_t last[4] = {0, (end < 1 ? end : 1) * stride, (end < 2 ? end : 2) * stride,
+                                end * stride};
+        add_quad(sum, w8, codes, last, order, two, rows);
     }
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
         float *to = acc + r * acc_stride;
-        const float f = by->factor[r], base = by->base[r];
         TQ_UNROLL_FOR (uint32_t i = 0; i < 2; i++) {
             const __m512i lower = sum[r][2 * i], upper = _mm512_srai_epi32(sum[r][2 * i + 1], 4);
-            tq_add_sums(to + 16 * i, _mm512_permutex2var_epi32(lower, even, upper), f, base,
-                        alpha[r]);
-            tq_add_sums(to + 16 * i + 32, _mm512_permutex2var_epi32(lower, odd, upper), f, base,
-                        alpha[r]);
+            add_sums(to + 16 * i, _mm512_permutex2var_epi32(lower, low, upper), by, alpha[r], r);
+            add_sums(to + 16 * i + 32, _mm512_permutex2var_epi32(lower, high, upper), by + two,
+                     alpha[r], r);
         }
     }
 }
@@ -194,48 +211,57 @@ TQ_INLINE void round_words(weights *by, const float *w, const float *scale, cons
 /* Two tokens, their weights at w16. In each lane of 16 elements: the even ones of the first eight,
  * the odd ones, then those of the others. */
 TQ_INLINE void add_pair(__m512i sum[TQ_SUM_ROWS][4], const int16_t *w16, const uint8_t *p,
-                        const uint8_t *q, const uint32_t rows)
+                        const uint8_t *q, const int two, const uint32_t rows)
 {
     const __m512i even = _mm512_set1_epi16(255);
     const __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(q);
     const __m512i x = _mm512_unpacklo_epi16(a, b), y = _mm512_unpackhi_epi16(a, b);
     const __m512i n[4] = {_mm512_and_si512(x, even), _mm512_srli_epi16(x, 8),
                           _mm512_and_si512(y, even), _mm512_srli_epi16(y, 8)};
-    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
-        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-            sum[r][i] = tq_add_dot2_at(sum[r][i], n[i], w16 + r * TQ_TILE);
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+        const int16_t *w = w16 + r * TQ_TILE;
+        if (two) {
+            const __m512i both = spread(w, 1);
+            TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+                sum[r][i] = tq_add_dot2(sum[r][i], n[i], both);
+        } else {
+            TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+                sum[r][i] = tq_add_dot2_at(sum[r][i], n[i], w);
+        }
+    }
 }
 
 TQ_INLINE void sum_bytes(float *acc, size_t acc_stride, const weights *by, const float *alpha,
                          const uint8_t *codes, size_t stride, uint32_t n, tq_lines *ahead,
-                         const uint32_t rows)
+                         const int two, const uint32_t rows)
 {
     const int16_t *w16 = by->w16;
     __m512i sum[TQ_SUM_ROWS][4];
 
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
         TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-            sum[r][i] = _mm512_set1_epi32(by->start[r]);
+            sum[r][i] = spread(by->start + r, two);
     for (; n >= 2; n -= 2, w16 += 2, codes += 2 * stride) {
         tq_next_line(ahead);
         tq_next_line(ahead);
-        add_pair(sum, w16, codes, codes + stride, rows);
+        add_pair(sum, w16, codes, codes + stride, two, rows);
     }
     if (n > 0)
-        add_pair(sum, w16, codes, codes, rows);
+        add_pair(sum, w16, codes, codes, two, rows);
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
         const __m512i *s = sum[r];
         __m512i x[4] = {_mm512_unpacklo_epi32(s[0], s[1]), _mm512_unpackhi_epi32(s[0], s[1]),
                         _mm512_unpacklo_epi32(s[2], s[3]), _mm512_unpackhi_epi32(s[2], s[3])};
         tq_turn_lanes(x);
         TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-            tq_add_sums(acc + r * acc_stride + 16 * i, x[i], by->factor[r], by->base[r], alpha[r]);
+            add_sums(acc + r * acc_stride + 16 * i, x[i], i < 2 ? by : by + two, alpha[r], r);
     }
 }
 
 /* ---- Groups ---------------------------------------------------------------------------- */
 
-/* Where a group is: its codes and its elements of acc, both of the first token or row. */
+/* A group, or two of 32 elements, one after the other: codes of the first token, scale and offset
+ * [1 or 2][64]. */
 typedef struct group_at {
     const uint8_t *codes;
     size_t stride;
@@ -244,29 +270,30 @@ typedef struct group_at {
 } group_at;
 
 TQ_INLINE void weigh_group(float *acc, size_t acc_stride, const float *w, const float *alpha,
-                           const group_at *g, tq_lines *ahead, const uint32_t bits,
+                           const group_at *g, tq_lines *ahead, const uint32_t bits, const int two,
                            const uint32_t rows)
 {
-    weights by;
-    if (bits == 4)
-        round_bytes(&by, w, g->scale, g->offset, rows);
-    else
-        round_words(&by, w, g->scale, g->offset, rows);
+    weights by[2];
+    for (uint32_t i = 0; i < (two ? 2 : 1); i++)
+        if (bits == 4)
+            round_bytes(&by[i], w, g->scale + i * TQ_TILE, g->offset + i * TQ_TILE, rows);
+        else
+            round_words(&by[i], w, g->scale + i * TQ_TILE, g->offset + i * TQ_TILE, rows);
     for (uint32_t j = 0; j < g->elements; j += TQ_UNIFORM_CHUNK) {
         const uint8_t *codes = g->codes + j / 8 * bits;
         if (bits == 4)
-            sum_nibbles(acc + j, acc_stride, &by, alpha, codes, g->stride, g->n, ahead, rows);
+            sum_nibbles(acc + j, acc_stride, by, alpha, codes, g->stride, g->n, ahead, two, rows);
         else
-            sum_bytes(acc + j, acc_stride, &by, alpha, codes, g->stride, g->n, ahead, rows);
+            sum_bytes(acc + j, acc_stride, by, alpha, codes, g->stride, g->n, ahead, two, rows);
     }
 }
 
 TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const float *w,
                      const float *alpha, uint32_t n_rows, tq_const_planes values, uint32_t n,
-                     const uint32_t bits)
+                     const uint32_t bits, const int two)
 {
     float scale[MAX_GROUPS * TQ_TILE], offset[MAX_GROUPS * TQ_TILE];
-    const uint32_t n_groups = v->n_groups;
+    const uint32_t n_groups = v->n_groups, step = two ? TQ_UNIFORM_CHUNK : v->group;
     tq_lines ahead = tq_lines_begin(values);
 
     tq_uniform_columns(scale, TQ_TILE, values.scale, values.scale_stride, 0, TQ_TILE, n, n_groups);
@@ -275,17 +302,17 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
         return;
     }
     tq_uniform_columns(offset, TQ_TILE, values.zero, values.zero_stride, 0, TQ_TILE, n, n_groups);
-    for (uint32_t i = 0, j = 0; i < n_groups; i++, j += v->group) {
+    for (uint32_t i = 0, j = 0; j < v->dim; i += two ? 2 : 1, j += step) {
         const group_at g = {.codes = values.codes + (size_t)j / 8 * bits,
                             .stride = values.codes_stride,
-                            .elements = v->dim - j < v->group ? v->dim - j : v->group,
+                            .elements = v->dim - j < step ? v->dim - j : step,
                             .n = n,
                             .scale = scale + i * TQ_TILE,
                             .offset = offset + i * TQ_TILE};
         for (uint32_t r = 0; r < n_rows; r += TQ_SUM_ROWS) {
             float *dst = acc + r * acc_stride + j;
 #define CALL(n_of_rows)                                                                            \
-    weigh_group(dst, acc_stride, w + r * TQ_TILE, alpha + r, &g, &ahead, bits, n_of_rows)
+    weigh_group(dst, acc_stride, w + r * TQ_TILE, alpha + r, &g, &ahead, bits, two, n_of_rows)
             TQ_CALL_ROWS(n_rows - r, CALL);
 #undef CALL
         }
@@ -298,10 +325,12 @@ TQ_INLINE void weigh(const tq_codec *v, float *acc, size_t acc_stride, const flo
                                               const float *w, const float *alpha, uint32_t n_rows, \
                                               tq_const_planes values, uint32_t n)                  \
     {                                                                                              \
-        if (takes(v))                                                                              \
-            weigh(v, acc, acc_stride, w, alpha, n_rows, values, n, bits);                          \
-        else                                                                                       \
+        if (!takes(v))                                                                             \
             tq_avx2_weigh_uniform##bits(v, acc, acc_stride, w, alpha, n_rows, values, n);          \
+        else if (v->group == 32)                                                                   \
+            weigh(v, acc, acc_stride, w, alpha, n_rows, values, n, bits, 1);                       \
+        else                                                                                       \
+            weigh(v, acc, acc_stride, w, alpha, n_rows, values, n, bits, 0);                       \
     }
 
 UNIFORM_KERNEL(4)
