@@ -6,14 +6,12 @@
  */
 #include "cpu/avx512_attn.h"
 
-/* Without VBMI the fractions of a line cost as much to look up as with AVX2. */
+/* Norm-codebook and trellis: with VNNI and VBMI rows of 128 from their planes, others as below. */
 #if TQ_HAVE_VNNI
-#define WEIGH_V8   tq_avx512_weigh_v8_vnni
 #define PREP_NORM  tq_avx512_prep_planes
 #define SCORE_NORM tq_avx512_score_planes
 #define WEIGH_NORM tq_avx512_weigh_planes
 #else
-#define WEIGH_V8   tq_avx2_weigh_v8
 #define PREP_NORM  tq_avx2_prep_norm
 #define SCORE_NORM tq_avx512_score_norm
 #define WEIGH_NORM tq_avx512_weigh_norm
@@ -29,8 +27,8 @@ const tq_attn_kernels TQ_CLUSTER(tq_attn_kernels_avx512) = {
              [TQ_KAFFINE8] = TQ_CLUSTER(tq_avx512_prep_k8),
              TQ_NORM_ENTRIES(PREP_NORM),
              TQ_TCQ_ENTRIES(PREP_NORM),
-             [TQ_KUNIFORM4] = TQ_UNIFORM_KERNEL(prep_uniform4),
-             [TQ_KUNIFORM8] = TQ_UNIFORM_KERNEL(prep_uniform8),
+             [TQ_KUNIFORM4] = TQ_VNNI_KERNEL(prep_uniform4),
+             [TQ_KUNIFORM8] = TQ_VNNI_KERNEL(prep_uniform8),
              TQ_AVX2_PREP_PLAIN},
     .score = {[TQ_KF32] = tq_avx512_score_f32,
               [TQ_KF16] = tq_avx512_score_f16,
@@ -41,8 +39,8 @@ const tq_attn_kernels TQ_CLUSTER(tq_attn_kernels_avx512) = {
               [TQ_KAFFINE8] = TQ_CLUSTER(tq_avx512_score_k8),
               TQ_NORM_ENTRIES(SCORE_NORM),
               TQ_TCQ_ENTRIES(SCORE_NORM),
-              [TQ_KUNIFORM4] = TQ_UNIFORM_KERNEL(score_uniform4),
-              [TQ_KUNIFORM8] = TQ_UNIFORM_KERNEL(score_uniform8),
+              [TQ_KUNIFORM4] = TQ_VNNI_KERNEL(score_uniform4),
+              [TQ_KUNIFORM8] = TQ_VNNI_KERNEL(score_uniform8),
               TQ_AVX2_SCORE_PLAIN},
     .weigh = {[TQ_KF32] = tq_avx512_weigh_f32,
               [TQ_KF16] = tq_avx512_weigh_f16,
@@ -51,11 +49,11 @@ const tq_attn_kernels TQ_CLUSTER(tq_attn_kernels_avx512) = {
               [TQ_KLLOYD3] = TQ_CLUSTER(tq_avx512_weigh_v3),
               [TQ_KLLOYD4] = TQ_CLUSTER(tq_avx512_weigh_v4),
               [TQ_KLLOYD5] = TQ_CLUSTER(tq_avx512_weigh_v5),
-              [TQ_KLLOYD8] = WEIGH_V8,
+              [TQ_KLLOYD8] = TQ_VNNI_KERNEL(weigh_v8),
               TQ_NORM_ENTRIES(WEIGH_NORM),
               TQ_TCQ_ENTRIES(WEIGH_NORM),
-              [TQ_KUNIFORM4] = TQ_UNIFORM_KERNEL(weigh_uniform4),
-              [TQ_KUNIFORM8] = TQ_UNIFORM_KERNEL(weigh_uniform8),
+              [TQ_KUNIFORM4] = TQ_VNNI_KERNEL(weigh_uniform4),
+              [TQ_KUNIFORM8] = TQ_VNNI_KERNEL(weigh_uniform8),
               TQ_AVX2_WEIGH_PLAIN},
     .softmax = TQ_CLUSTER(tq_avx512_softmax),
     .pack_keys = tq_avx2_pack_keys,

@@ -120,17 +120,17 @@ tq_weigh_fn TQ_CLUSTER(tq_avx512_weigh_v2), TQ_CLUSTER(tq_avx512_weigh_v3),
     TQ_CLUSTER(tq_avx512_weigh_v4);
 /* avx512_attn_weigh.c, avx512_attn_words.c (VNNI) */
 tq_weigh_fn TQ_CLUSTER(tq_avx512_weigh_v5);
-/* avx512_attn_words.c */
-tq_weigh_fn tq_avx512_weigh_v8_vnni;
 
-/* avx512_attn_uniform.c, avx512_attn_uniform_weigh.c: uniform groups, with VNNI and VBMI only */
+/* With VNNI and VBMI only, else AVX2's: avx512_attn_uniform.c, avx512_attn_uniform_weigh.c (uniform
+ * groups), avx512_attn_words.c (values of 8 bits) */
 #if TQ_HAVE_VNNI
-#define TQ_UNIFORM_KERNEL(name) tq_avx512_##name##_vnni
+#define TQ_VNNI_KERNEL(name) tq_avx512_##name##_vnni
 tq_prep_fn tq_avx512_prep_uniform4_vnni, tq_avx512_prep_uniform8_vnni;
 tq_score_fn tq_avx512_score_uniform4_vnni, tq_avx512_score_uniform8_vnni;
 tq_weigh_fn tq_avx512_weigh_uniform4_vnni, tq_avx512_weigh_uniform8_vnni;
+tq_weigh_fn tq_avx512_weigh_v8_vnni;
 #else
-#define TQ_UNIFORM_KERNEL(name) tq_avx2_##name
+#define TQ_VNNI_KERNEL(name) tq_avx2_##name
 #endif
 
 /* avx512_attn_levels.c: norm-codebook and trellis */
