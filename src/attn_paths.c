@@ -112,8 +112,9 @@ static tq_const_planes after_page(const tq_attn_job *j, const tq_rows *rows, uin
 }
 
 /* From here on a page is asked for in two streams, its keys and its values: the prefetchers of the
- * hardware then run along both. Shorter ones gain nothing, see docs/numerics.md. */
-#define TWO_STREAMS_BYTES 32768u
+ * hardware then run along both. That is those of 8 bits and of f16; shorter ones gain nothing, see
+ * docs/numerics.md. */
+#define TWO_STREAMS_BYTES 16384u
 
 /* Let the two kernels of a page ask for that: its first half during the scores, the rest during
  * the sums; or half of each stream. */
