@@ -10,6 +10,7 @@
  * Row independence and untouched gaps are compared byte for byte.
  */
 #include "checkkern.h"
+#include "weigh_oracle.h"
 
 #include "codec.h"
 #include "f16.h"
@@ -22,7 +23,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_ROWS = 13, MAX_DIM = 1024 };
+enum { MAX_ROWS = 13, MAX_DIM = CK_MAX_DIM };
 
 enum { MAX_DIMS = 20 };
 
@@ -107,13 +108,8 @@ static void compare_quality(ck *t, const char *entry, const quality *e)
     }
 }
 
-/* What a sum over a tile may lose by rounding: at most, and as a standard deviation. */
-typedef struct rounding {
-    double most, sigma;
-} rounding;
-
 static void check_one(ck *t, quality *e, size_t isa, const char *entry, float got, double want,
-                      double terms, rounding extra, uint32_t steps, uint32_t row, uint32_t at)
+                      double terms, ck_rounding extra, uint32_t steps, uint32_t row, uint32_t at)
 {
     double err = fabs((double)got - want);
     ck_check(t, err <= (steps + 8) * (double)FLT_EPSILON * terms + extra.most, entry,
@@ -253,9 +249,9 @@ static int is_uniform(const tq_codec *k)
 }
 
 /* A kernel may round queries of uniform keys as those of affine keys. */
-static rounding query_rounding(const key_row *row, const float *q, uint32_t dim)
+static ck_rounding query_rounding(const key_row *row, const float *q, uint32_t dim)
 {
-    rounding r = {0, 0};
+    ck_rounding r = {0, 0};
     for (uint32_t j = 0; j < dim; j += 32) {
         double max = 0;
         for (uint32_t i = j; i < j + 32 && i < dim; i++)
@@ -292,7 +288,7 @@ static void check_score(ck *t, const format_case *f, const tq_codec *k, uint32_t
                         quality *e, const char *entry)
 {
     static double want[MAX_ROWS][TQ_TILE], terms[MAX_ROWS][TQ_TILE];
-    static rounding extra[MAX_ROWS][TQ_TILE];
+    static ck_rounding extra[MAX_ROWS][TQ_TILE];
     static double rounded[MAX_ROWS][MAX_DIM], step[MAX_ROWS];
     static key_row row;
     const int kf = tq_kfmt(f->format);
@@ -312,8 +308,8 @@ static void check_score(ck *t, const format_case *f, const tq_codec *k, uint32_t
             want[r][i] = oracle_score(&row, rounded[r], k->dim, &terms[r][i]);
             /* The step may round otherwise in f32. */
             extra[r][i] = is_uniform(k) ? query_rounding(&row, q + (size_t)r * k->dim, k->dim)
-                                        : (rounding){1.03 * step[r] / 2 * row.sum1,
-                                                     step[r] * sqrt(row.sum2 / 12)};
+                                        : (ck_rounding){1.03 * step[r] / 2 * row.sum1,
+                                                        step[r] * sqrt(row.sum2 / 12)};
         }
     }
     e->count += (double)n_rows * n;
@@ -382,164 +378,12 @@ static void check_flat_scores(ck *t, const format_case *f, uint32_t dim, const c
 
 /* ---- Weighted sums --------------------------------------------------------------------- */
 
-/* What kernels.h allows for values of a format, in units of the group scale. */
-typedef struct allowance {
-    tq_format format;
-    int shared;         /* all groups have the steps of the largest scale */
-    double top;         /* largest integer weight */
-    double weight_sum;  /* of integer weights */
-    double most, sigma; /* of a number that stands for a code */
-    double middle;      /* code that is 0, of uniform groups */
-} allowance;
-
-static const allowance allowances[] = {
-    {TQ_FMT_LLOYD_V2, 1, 255, HUGE_VAL, 0.0028, 0.0018, 0},
-    {TQ_FMT_LLOYD_V3, 1, 255, HUGE_VAL, 0.018, 0.0078, 0},
-    {TQ_FMT_LLOYD_V4, 1, 32767, HUGE_VAL, 0.012, 0.0045, 0},
-    {TQ_FMT_LLOYD_V5, 0, 32767, 131000, 1e-4, 6e-5, 0},
-    {TQ_FMT_LLOYD_V8, 0, 32767, 65500, 0.0175, 0.0034, 0},
-    {TQ_FMT_UNIFORM4, 0, 255, HUGE_VAL, 0, 0, 8},
-    {TQ_FMT_UNIFORM8, 0, 32767, 131000, 0, 0, 128},
-};
-
-/* Norm-codebook and trellis of up to 4 bits, and of more. */
-static const allowance of_levels[] = {
-    {.top = 255, .weight_sum = HUGE_VAL},
-    {.top = 32767, .weight_sum = HUGE_VAL},
-};
-
-static const allowance *allowance_of(const tq_codec *v)
-{
-    if (v->format >= TQ_FMT_NORM2 && v->format <= TQ_FMT_TCQ6)
-        return &of_levels[v->bits > 4];
-    for (size_t i = 0; i < sizeof(allowances) / sizeof(allowances[0]); i++)
-        if (allowances[i].format == v->format)
-            return &allowances[i];
-    return NULL;
-}
-
-/* What rounding may do to a value, apart from the weights: the values without offset, in units of
- * their scale, and the sums of their magnitudes and squares over the tokens. */
-typedef struct value_codes {
-    double code[TQ_TILE][MAX_DIM], sum1[MAX_DIM], sum2[MAX_DIM];
-    double scale[TQ_TILE][MAX_DIM / 16]; /* of the groups */
-    double step[TQ_TILE];                /* the scale that a row of weights is rounded for */
-    double added[TQ_TILE][MAX_DIM / 16]; /* of uniform groups: what is summed apart */
-} value_codes;
-
-/* rows [n][dim] decoded. */
-static void read_values(value_codes *c, const allowance *a, const tq_codec *v, tq_const_planes p,
-                        const float *rows, uint32_t n)
-{
-    const uint32_t n_groups = v->group ? (v->dim + v->group - 1) / v->group : 1;
-    memset(c->sum1, 0, sizeof c->sum1);
-    memset(c->sum2, 0, sizeof c->sum2);
-    for (uint32_t t = 0; t < n; t++) {
-        c->step[t] = 0;
-        for (uint32_t g = 0; g < n_groups; g++) {
-            const double scale =
-                (double)tq_f32_from_f16(tq_load_le16(p.scale + t * p.scale_stride + 2 * g));
-            double offset = 0;
-            if (a->middle > 0)
-                offset = (double)tq_f32_from_f16(tq_load_le16(p.zero + t * p.zero_stride + 2 * g)) +
-                         a->middle * scale;
-            c->scale[t][g] = scale;
-            c->added[t][g] = a->middle > 0 ? fabs(offset) + 2 * a->middle * scale : 0;
-            c->step[t] = a->shared ? fmax(c->step[t], scale) : 0;
-            const uint32_t end = v->group && g + 1 < n_groups ? (g + 1) * v->group : v->dim;
-            for (uint32_t j = g * v->group; j < end; j++) {
-                const double y = (double)rows[(size_t)t * v->dim + j] - offset;
-                const double x = scale > 0 ? y / scale : 0;
-                c->code[t][j] = x;
-                c->sum1[j] += fabs(x);
-                c->sum2[j] += x * x;
-            }
-        }
-    }
-}
-
-/* May a row of bytes be rounded once more with a carry (avx2_attn_sums.h)? Then a weight is off by
- * the rounding of two. A little more often than kernels do it. */
-static int is_carried(const value_codes *c, const float *w, uint32_t n, uint32_t g, double step)
-{
-    double sum = 0, sum8 = 0;
-    for (uint32_t t = 0; t < n && step > 0; t++) {
-        const double x = (double)w[t] * c->scale[t][g] / step;
-        sum += x;
-        sum8 += nearbyint(x);
-    }
-    return fabs(sum - sum8) > sum8 / 160;
-}
-
-/* What elements first to end, all of group g, may lose under a row of weights. extra: of first. */
-static void allowed_rounding(rounding *extra, const allowance *a, const value_codes *c,
-                             const float *w, uint32_t n, uint32_t g, uint32_t first, uint32_t end)
-{
-    double max = 0, sum = 0, sum2 = 0, add1 = 0;
-    for (uint32_t t = 0; t < n; t++) {
-        const double x = (double)w[t] * c->scale[t][g];
-        max = fmax(max, fmax(x, (double)w[t] * c->step[t]));
-        sum += x;
-        sum2 += x * x;
-        add1 += (double)w[t] * c->added[t][g];
-    }
-    const double step = fmax(max / a->top, sum / a->weight_sum);
-    double most = step / 2, var = step * step / 12;
-    if (a->top < 256 && is_carried(c, w, n, g, step)) {
-        most *= 2;
-        var *= 2;
-    }
-    for (uint32_t j = first; j < end; j++) {
-        /* Small weights keep their sum: all are larger or smaller by what rounding did to it. */
-        double scaled = 0;
-        if (a->top < 256 && sum > 0) {
-            for (uint32_t t = 0; t < n; t++)
-                scaled += (double)w[t] * c->scale[t][g] * c->code[t][j];
-            scaled = fabs(scaled) / sum;
-        }
-        /* Last: a rounded weight times a rounded centroid; what is summed apart, in f32. */
-        extra[j - first] =
-            (rounding){most * (c->sum1[j] + 1.1 * n * scaled) + a->most * sum + n * most * a->most +
-                           80 * (double)FLT_EPSILON * add1,
-                       sqrt(var * (c->sum2[j] + n * scaled * scaled) + a->sigma * a->sigma * sum2) +
-                           2 * (double)FLT_EPSILON * add1};
-    }
-}
-
-/* What the oracle says of a row of sums: the results, the sums of |terms|, the rounding allowed. */
-typedef struct weighed {
-    double want[MAX_DIM], terms[MAX_DIM];
-    rounding extra[MAX_DIM];
-} weighed;
-
-/* a: NULL where nothing is rounded; codes is not read then. */
-static void oracle_weigh(weighed *o, const allowance *a, const value_codes *codes,
-                         const tq_codec *v, const float *w, double alpha, const float *first,
-                         const float *rows, uint32_t n)
-{
-    memset(o->extra, 0, sizeof o->extra);
-    for (uint32_t j = 0; j < v->dim; j++) {
-        o->want[j] = alpha * (double)first[j];
-        o->terms[j] = fabs(o->want[j]);
-    }
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t j = 0; j < v->dim; j++) {
-            double x = (double)w[i] * (double)rows[(size_t)i * v->dim + j];
-            o->want[j] += x;
-            o->terms[j] += fabs(x);
-        }
-    const uint32_t group = v->group ? v->group : v->dim;
-    for (uint32_t j = 0; a && j < v->dim; j += group)
-        allowed_rounding(o->extra + j, a, codes, w, n, j / group, j,
-                         j + group < v->dim ? j + group : v->dim);
-}
-
 static void check_weigh(ck *t, const format_case *f, const tq_codec *v, uint32_t n_rows, uint32_t n,
                         quality *e, const char *entry)
 {
     static float rows[TQ_TILE * MAX_DIM];
-    static weighed oracle[MAX_ROWS];
-    static value_codes codes;
+    static ck_weighed oracle[MAX_ROWS];
+    static ck_value_codes codes;
     const int vf = tq_kfmt(f->format);
     const size_t stride = v->dim + 8 * ck_below(t, 2);
     const size_t acc_floats = (n_rows - 1) * stride + v->dim;
@@ -556,13 +400,13 @@ static void check_weigh(ck *t, const format_case *f, const tq_codec *v, uint32_t
             first[r * stride + j] = ck_normal(t);
     }
     e->count += (double)n_rows * v->dim;
-    const allowance *allowed = allowance_of(v);
+    const ck_allowance *allowed = ck_allowance_of(v);
     e->rounds = allowed != NULL;
     if (allowed)
-        read_values(&codes, allowed, v, values, rows, n);
+        ck_read_values(&codes, allowed, v, values, rows, n);
     for (uint32_t r = 0; r < n_rows; r++)
-        oracle_weigh(&oracle[r], allowed, &codes, v, w + r * TQ_TILE, (double)alpha[r],
-                     first + r * stride, rows, n);
+        ck_oracle_weigh(&oracle[r], allowed, &codes, v, w + r * TQ_TILE, (double)alpha[r],
+                        first + r * stride, rows, n);
 
     for (size_t isa = 0; isa < t->n_isas; isa++) {
         tq_weigh_fn *weigh = ck_kernels(t, isa, v)->attn->weigh[vf];
