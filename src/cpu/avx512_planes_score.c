@@ -5,9 +5,8 @@
  * Levels stay as they come from their planes (avx512_attn_planes.h): 16 elements, a RUN, of four
  * tokens, a token to a lane of 16 bytes. The query comes to meet them: 16 of its integers in all
  * four lanes. Sums then hold four numbers for each token, of elements 4 apart, and those of four
- * queries are added up together, six shuffles for 16 scores; turning the tokens of levels into
- * lanes of 32 bits would take as many for 64 of 2048 elements. Levels of 16 tokens, four SETS, meet
- * a query at a time.
+ * queries are added up together: 32 shuffles for the 64 scores of 16 tokens, where turning their
+ * levels into lanes of 32 bits takes 64. Levels of 16 tokens, four SETS, meet a query at a time.
  *
  * Integers of queries are those of avx2_attn_norm.c: int8 for codes of up to 4 bits, whose level
  * bytes are not negative; int16 for others, whose levels are signed and widen to even and odd
