@@ -37,7 +37,7 @@ static bool add_scheme(attn_bench *b, const char *text, bool asked)
         }
         return !asked;
     }
-    if (tq_cache_bytes(&cfg, &bytes) != TQ_OK) {
+    if (scheme.skip || tq_cache_bytes(&cfg, &bytes) != TQ_OK) {
         msg_error("--kv %s: a single layer does not take this option", name);
         return false;
     }

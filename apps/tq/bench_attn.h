@@ -12,7 +12,7 @@
 
 enum {
     ATTN_MAX_SIDES = 48,
-    ATTN_STEP = 512 /* tokens that are made and stored at once */
+    ATTN_STEP = 512 /* tokens that are made and stored at once, or those of the queries */
 };
 
 /* One contestant at one context length. */
@@ -64,7 +64,7 @@ typedef struct attn_buffers {
     size_t read_total;
     float *q, *out;
     double *original, *stored; /* float64: [checked][heads][d_v] */
-    float *k, *v;              /* [ATTN_STEP] tokens */
+    float *k, *v;              /* tokens: ATTN_STEP, or q_len if more */
     uint8_t *scratch;          /* partials, then work of each thread */
     size_t scratch_bytes;
 } attn_buffers;

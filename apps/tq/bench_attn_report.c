@@ -38,6 +38,15 @@ void attn_report_head(const attn_bench *b)
     out_flush();
 }
 
+/* The first columns of a row: a name, or for one that is longer a line of its own. */
+static void put_name(const attn_side *s, int width)
+{
+    out_printf("%-5s%-*s", s->is_peer ? "ggml" : "tq", width, s->name);
+    if (strlen(s->name) > (size_t)width) {
+        out_printf("\n%*s", 5 + width, "");
+    }
+}
+
 static void put_times(const attn_bench *b)
 {
     const double limit = read_rate(b);
@@ -49,9 +58,10 @@ static void put_times(const attn_bench *b)
     for (uint32_t i = 0; i < b->n_sides; i++) {
         const attn_side *s = &b->sides[i];
         double least = bench_least(s->seconds, b->n_done), rate = (double)s->bytes / least;
-        out_printf("%-5s%-18s %8.3f %8.3f %8.4f %6.2f%4.0f%% %8.1e", s->is_peer ? "ggml" : "tq",
-                   s->name, least * 1e3, bench_median(s->seconds, b->n_done) * 1e3,
-                   least * 1e6 / b->shape.n_kv, rate * 1e-9, 100 * rate / limit, s->error);
+        put_name(s, 18);
+        out_printf(" %8.3f %8.3f %8.4f %6.2f%4.0f%% %8.1e", least * 1e3,
+                   bench_median(s->seconds, b->n_done) * 1e3, least * 1e6 / b->shape.n_kv,
+                   rate * 1e-9, 100 * rate / limit, s->error);
         if (s->is_peer) {
             out_write("\n", 1);
         } else {
@@ -72,7 +82,7 @@ static void put_ratios(const attn_bench *b)
         }
         out_printf("%s\n", out_plain());
         for (uint32_t i = 0; i < b->n_ours; i++) {
-            out_printf("%-5s%-19s", "tq", b->sides[i].name);
+            put_name(&b->sides[i], 19);
             for (uint32_t p = first; p < end; p++) {
                 out_printf(" %14.2f", ratio(b, &b->sides[i], &b->sides[p]));
             }

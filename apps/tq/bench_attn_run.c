@@ -206,6 +206,7 @@ static bool open_buffers(attn_bench *b, attn_buffers *m)
         return false;
     }
     const size_t rows = (size_t)s->q_len * s->n_heads;
+    const size_t stored = s->q_len > ATTN_STEP ? s->q_len : ATTN_STEP; /* at once */
     const size_t checked = (size_t)ATTN_CHECKED * s->n_heads * s->d_v;
     m->read = machine_large_alloc(m->read_total);
     m->scratch = machine_large_alloc(m->scratch_bytes);
@@ -213,8 +214,8 @@ static bool open_buffers(attn_bench *b, attn_buffers *m)
     m->stored = malloc(checked * sizeof *m->stored);
     if (!m->read || !m->scratch || !m->original || !m->stored ||
         !alloc_floats(&m->q, rows * s->d_k) || !alloc_floats(&m->out, rows * s->d_v) ||
-        !alloc_floats(&m->k, (size_t)ATTN_STEP * s->n_kv_heads * s->d_k) ||
-        !alloc_floats(&m->v, (size_t)ATTN_STEP * s->n_kv_heads * s->d_v)) {
+        !alloc_floats(&m->k, stored * s->n_kv_heads * s->d_k) ||
+        !alloc_floats(&m->v, stored * s->n_kv_heads * s->d_v)) {
         msg_error("not enough memory");
         return false;
     }

@@ -139,8 +139,10 @@ static void store_member(void *arg, uint32_t id)
     }
 }
 
-/* Tokens [.., + n) from the buffers. */
-static tq_status store_ours(attn_bench *b, attn_side *s, const attn_buffers *m, uint32_t n)
+/* Tokens [.., + n) from the buffers. The queries' own stay pending, as in a step of a model: once
+ * committed, f16 rows that the first of them reads may be given back (tail=, start=). */
+static tq_status store_ours(attn_bench *b, attn_side *s, const attn_buffers *m, uint32_t n,
+                            bool are_last)
 {
     storing w = {.side = s, .s = &b->shape, .m = m, .n_threads = b->n_threads};
     tq_cache_stats stats;
@@ -155,7 +157,7 @@ static tq_status store_ours(attn_bench *b, attn_side *s, const attn_buffers *m, 
         team_run(b->team, store_member, &w);
         st = (tq_status)atomic_load(&w.status);
     }
-    if (st == TQ_OK) {
+    if (st == TQ_OK && !are_last) {
         st = tq_cache_append_commit(s->cache, w.seq);
     }
     return st == TQ_OK ? tq_cache_view(s->cache, w.seq, 0, &s->view) : st;
@@ -256,8 +258,9 @@ void attn_close_sides(attn_bench *b)
 bool attn_fill_sides(attn_bench *b, const attn_buffers *m)
 {
     const attn_shape *s = &b->shape;
-    for (uint32_t first = 0; first < s->n_kv; first += ATTN_STEP) {
-        uint32_t n = s->n_kv - first < ATTN_STEP ? s->n_kv - first : ATTN_STEP;
+    const uint32_t last = s->n_kv - s->q_len;
+    for (uint32_t first = 0, n; first < s->n_kv; first += n) {
+        n = first == last ? s->q_len : last - first < ATTN_STEP ? last - first : ATTN_STEP;
         attn_data_rows(s, m->k, m->v, first, n);
         for (uint32_t i = 0; i < b->n_sides; i++) {
             attn_side *side = &b->sides[i];
@@ -265,7 +268,7 @@ bool attn_fill_sides(attn_bench *b, const attn_buffers *m)
                 tqe_peer_attn_write(side->peer, first, n, m->k, m->v);
                 continue;
             }
-            tq_status st = store_ours(b, side, m, n);
+            tq_status st = store_ours(b, side, m, n, first == last);
             if (st != TQ_OK) {
                 msg_error("%s: %s", side->name, tq_status_name(st));
                 return false;

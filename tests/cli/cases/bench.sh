@@ -51,6 +51,10 @@ sed 's/,attn=/ /' own.csv | awk -F, 'NR > 1 { gsub(/"/, ""); e[$14] = $23 }
     --kv turbo4,tail=10 --peer none --csv tail.csv >/dev/null 2>&1
 sed 's/,tail=/ /' tail.csv |
     awk -F, 'NR > 1 { print $14, $16, $24 < (NR == 4 ? 2e-2 : 1e-5) ? "as read" : $24 }'
+# Queries whose first reads rows in f16 that the last does not; a name that is longer than its column.
+"$TQ" bench attn --n-kv 65,300 -r 1 --q-len 11 --heads 1 --kv-heads 1 -t 1 --kv turbo4,tail=33 \
+    --kv turbo4,start=64 --kv turbo4,sink=4,tail=64,attn=dequant --kv f16 --peer f16 2>/dev/null |
+    tail -n +2 | fields
 # A query block, values of another size, data in the caches, two threads.
 "$TQ" bench attn --n-kv 40 -r 1 --q-len 20 --heads 2 --kv-heads 2 --dk 64 --dv 128 --hot -t 2 --kv tcq4 \
     --peer none 2>/dev/null | tail -n +2 | fields
@@ -66,6 +70,7 @@ t bench attn --dk 88 --kv turbo4
 t bench attn --dk 48 --kv f16 --peer q4_0
 t bench attn --kv turbo99
 t bench attn --kv turbo4,kmean=f
+t bench attn --kv turbo4,skip=1
 t bench attn --peer q9
 t bench attn --peer f16@tail
 t bench attn --peer none --peer f16
