@@ -94,6 +94,10 @@ TQ_INLINE void prep_rows(const tq_codec *k, void *prep, const float *q, uint32_t
                          const int even_odd)
 {
     float *dst = prep;
+    if (k->dim < TQ_STEP) { /* for AVX2's kernels, which have no masks to wait for */
+        tq_avx2_prep_f32(k, prep, q, n_rows);
+        return;
+    }
     for (uint32_t rows; n_rows > 0; n_rows -= rows, q += (size_t)rows * k->dim) {
         rows = block_rows(n_rows);
         dst = prep_block(dst, q, rows, k->dim, even_odd);
@@ -177,8 +181,6 @@ TQ_INLINE void block(float *s, const float *q, const tq_const_planes *keys, uint
     const uint32_t tokens = rows == 3 ? 4 : SUMS / rows;
     const uint32_t at_once = tokens < MAX_TOKENS ? tokens : MAX_TOKENS;
     tq_halves ahead = tq_halves_begin(*keys, (n + tokens - 1) / at_once * (dim / TQ_STEP));
-    if (dim < TQ_STEP)
-        tq_look_ahead(*keys);
     for (uint32_t t = 0; t < n; t += tokens) {
         __m512 sum[SUMS];
         TQ_UNROLL_FOR (uint32_t i = 0; i < SUMS; i++)
@@ -234,7 +236,10 @@ static void score(const tq_codec *k, float *s, const void *prep, uint32_t n_rows
     {                                                                                              \
         static block_fn *const blocks[MAX_ROWS] = {                                                \
             [0] = name##_x1, [1] = name##_x2, [2] = name##_x3, [3] = name##_x4, [7] = name##_x8};  \
-        score(k, s, prep, n_rows, keys, n, blocks);                                                \
+        if (k->dim < TQ_STEP) /* as prepared */                                                    \
+            tq_avx2_score_##name(k, s, prep, n_rows, keys, n);                                     \
+        else                                                                                       \
+            score(k, s, prep, n_rows, keys, n, blocks);                                            \
     }
 
 FLOAT_KERNEL(f32, 4)

@@ -154,7 +154,10 @@ static void weigh(const tq_codec *v, float *acc, size_t acc_stride, const float 
     {                                                                                              \
         static rows_fn *const by_rows[MAX_ROWS] = {name##_x1, name##_x2, name##_x3, name##_x4,     \
                                                    name##_x5, name##_x6, name##_x7, name##_x8};    \
-        weigh(v, acc, acc_stride, w, alpha, n_rows, values, n, by_rows);                           \
+        if (v->dim < TQ_STEP) /* AVX2's have no masks to wait for */                               \
+            tq_avx2_weigh_##name(v, acc, acc_stride, w, alpha, n_rows, values, n);                 \
+        else                                                                                       \
+            weigh(v, acc, acc_stride, w, alpha, n_rows, values, n, by_rows);                       \
     }
 
 FLOAT_KERNEL(f32, 4, 0)
