@@ -26,7 +26,8 @@ typedef enum tq_planes_kind {
     TQ_PLANES_5,      /* and fifth bits */
     TQ_PLANES_6,      /* nibbles, then two bits as above */
     TQ_PLANES_BYTES,  /* levels */
-    TQ_PLANES_PATH,   /* trellis of three bits: two upper bits as above, path bits */
+    TQ_PLANES_PATH_3, /* trellis of two bits: single upper bits, path bits */
+    TQ_PLANES_PATH,   /* of three bits: two upper bits as above, path bits */
     TQ_PLANES_PATH_5, /* of four bits: two bits, the fifth bit, path bits */
     TQ_PLANES_PATH_6, /* of five bits: twice two bits, path bits */
     TQ_PLANES_PATH_7  /* of six bits: twice two bits, the seventh, path bits */
@@ -39,10 +40,8 @@ TQ_INLINE tq_planes_kind tq_planes_of(const tq_codec *c)
         [5] = TQ_PLANES_5, [6] = TQ_PLANES_6, [8] = TQ_PLANES_BYTES,
     };
     static const uint8_t trellis[9] = {
-        [3] = TQ_PLANES_PATH,
-        [4] = TQ_PLANES_PATH_5,
-        [5] = TQ_PLANES_PATH_6,
-        [6] = TQ_PLANES_PATH_7,
+        [2] = TQ_PLANES_PATH_3, [3] = TQ_PLANES_PATH,   [4] = TQ_PLANES_PATH_5,
+        [5] = TQ_PLANES_PATH_6, [6] = TQ_PLANES_PATH_7,
     };
     const int is_trellis = c->format >= TQ_FMT_TCQ2 && c->format <= TQ_FMT_TCQ6;
     if (c->dim != TQ_RUNS * TQ_RUN_BYTES || c->bits > 8)
@@ -64,6 +63,7 @@ TQ_INLINE uint32_t tq_planes_in(const tq_planes_kind kind)
 {
     switch (kind) {
     case TQ_PLANES_2:
+    case TQ_PLANES_PATH_3:
         return 2;
     case TQ_PLANES_3:
     case TQ_PLANES_PATH:
@@ -162,7 +162,9 @@ TQ_INLINE __m512i tq_plane_of_four(const tq_four_at *rows, uint32_t plane)
 
 TQ_INLINE void tq_four_nibbles(tq_four_planes *f, const tq_four_at *rows, const tq_planes_kind kind)
 {
-    const __m512i a = tq_plane_of_four(rows, 0), b = tq_plane_of_four(rows, 1);
+    const __m512i a = tq_plane_of_four(rows, 0);
+    const __m512i b =
+        kind == TQ_PLANES_PATH_3 ? _mm512_srli_epi16(a, 1) : tq_plane_of_four(rows, 1);
     __m512i *n = f->n;
 
     if (kind == TQ_PLANES_4 || kind == TQ_PLANES_5 || kind == TQ_PLANES_6) {
@@ -197,7 +199,7 @@ TQ_INLINE void tq_four_nibbles(tq_four_planes *f, const tq_four_at *rows, const 
 
 TQ_INLINE void tq_load_four(tq_four_planes *f, const tq_four_at *rows, const tq_planes_kind kind)
 {
-    const uint32_t above = kind < TQ_PLANES_PATH ? 4 : 2;
+    const uint32_t above = kind < TQ_PLANES_PATH_3 ? 4 : 2;
     tq_four_nibbles(f, rows, kind);
     TQ_UNROLL_FOR (uint32_t i = 0; i < tq_upper_of(kind); i++)
         f->up[i] = tq_plane_of_four(rows, above + i);
@@ -264,6 +266,9 @@ TQ_INLINE tq_level_rows tq_rows_of_128(uint8_t *room, const uint8_t *codes, size
             break;                                                                                 \
         case TQ_PLANES_BYTES:                                                                      \
             CALL(TQ_PLANES_BYTES);                                                                 \
+            break;                                                                                 \
+        case TQ_PLANES_PATH_3:                                                                     \
+            CALL(TQ_PLANES_PATH_3);                                                                \
             break;                                                                                 \
         case TQ_PLANES_PATH:                                                                       \
             CALL(TQ_PLANES_PATH);                                                                  \
