@@ -9,7 +9,8 @@
 #define TQ_WORD_MAX 32767.0f
 
 /* Largest number of 5 bits, and sums of weights: 64 roundings up of a half stay below 2^31 /
- * TQ_TOP_5, and below 2^16 for the numbers of 8 bits, which fill an int16. */
+ * TQ_TOP_5 (uniform codes are less), and below 2^16 for the numbers of 8 bits, which fill an int16.
+ */
 #define TQ_TOP_5 16383
 #define TQ_SUM_5 131000.0f
 #define TQ_SUM_8 65500.0f

@@ -9,12 +9,6 @@
 #include "cpu/avx512_codec.h"
 #include "cpu/scalar.h"
 
-/* The first min(left, 16) lanes. */
-TQ_INLINE __mmask16 lanes(size_t left)
-{
-    return (__mmask16)(left >= 16 ? 0xffffu : (1u << left) - 1);
-}
-
 static void encode_f32(const tq_codec *c, tq_planes dst, const float *src, size_t src_stride,
                        size_t n)
 {
@@ -38,7 +32,7 @@ static void encode_f16(const tq_codec *c, tq_planes dst, const float *src, size_
     for (size_t row = 0; row < n; row++) {
         uint8_t *out = dst.codes + row * dst.codes_stride;
         for (uint32_t i = 0; i < c->dim; i += 16) {
-            __mmask16 m = lanes(c->dim - i);
+            __mmask16 m = tq_lanes_left(c->dim - i);
             __m512 x = _mm512_maskz_loadu_ps(m, src + row * src_stride + i);
             x = _mm512_max_ps(_mm512_min_ps(x, max), min);
             _mm256_mask_storeu_epi16(out + (size_t)i * 2, m,
@@ -53,7 +47,7 @@ static void decode_f16(const tq_codec *c, float *dst, size_t dst_stride, tq_cons
     for (size_t row = 0; row < n; row++) {
         const uint8_t *p = src.codes + row * src.codes_stride;
         for (uint32_t i = 0; i < c->dim; i += 16) {
-            __mmask16 m = lanes(c->dim - i);
+            __mmask16 m = tq_lanes_left(c->dim - i);
             __m256i h = _mm256_maskz_loadu_epi16(m, p + (size_t)i * 2);
             _mm512_mask_storeu_ps(dst + row * dst_stride + i, m, _mm512_cvtph_ps(h));
         }
@@ -71,7 +65,7 @@ static void encode_bf16(const tq_codec *c, tq_planes dst, const float *src, size
     for (size_t row = 0; row < n; row++) {
         uint8_t *out = dst.codes + row * dst.codes_stride;
         for (uint32_t i = 0; i < c->dim; i += 16) {
-            __mmask16 m = lanes(c->dim - i);
+            __mmask16 m = tq_lanes_left(c->dim - i);
             __m512i u = _mm512_castps_si512(_mm512_maskz_loadu_ps(m, src + row * src_stride + i));
             __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), one);
             __m512i h = _mm512_srli_epi32(_mm512_add_epi32(u, _mm512_add_epi32(half, odd)), 16);
@@ -88,7 +82,7 @@ static void decode_bf16(const tq_codec *c, float *dst, size_t dst_stride, tq_con
     for (size_t row = 0; row < n; row++) {
         const uint8_t *p = src.codes + row * src.codes_stride;
         for (uint32_t i = 0; i < c->dim; i += 16) {
-            __mmask16 m = lanes(c->dim - i);
+            __mmask16 m = tq_lanes_left(c->dim - i);
             __m512i u = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, p + (size_t)i * 2));
             _mm512_mask_storeu_ps(dst + row * dst_stride + i, m,
                                   _mm512_castsi512_ps(_mm512_slli_epi32(u, 16)));
@@ -102,7 +96,7 @@ static int row_is_finite(const float *x, size_t dim)
     __m512i top = _mm512_setzero_si512();
 
     for (size_t i = 0; i < dim; i += 16) {
-        __m512i u = _mm512_castps_si512(_mm512_maskz_loadu_ps(lanes(dim - i), x + i));
+        __m512i u = _mm512_castps_si512(_mm512_maskz_loadu_ps(tq_lanes_left(dim - i), x + i));
         top = _mm512_max_epi32(top, _mm512_and_si512(u, magnitude));
     }
     return _mm512_cmpgt_epi32_mask(top, _mm512_set1_epi32(0x7f7fffff)) == 0;

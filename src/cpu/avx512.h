@@ -11,6 +11,12 @@
 
 #include "cpu/avx2.h"
 
+/* Lanes of the next 16 elements when `left` are left. */
+TQ_INLINE __mmask16 tq_lanes_left(size_t left)
+{
+    return (__mmask16)(left >= 16 ? 0xffffu : (1u << left) - 1);
+}
+
 /* ---- Division ---- */
 
 /* a / b, correctly rounded, from rcp = 1 / b, correctly rounded: five operations in place of a

@@ -54,12 +54,6 @@ TQ_INLINE __m512 tq_load16_bf16(const uint8_t *p, __mmask16 lanes)
     return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
 }
 
-/* Lanes of the next 16 elements when n are left. */
-TQ_INLINE __mmask16 tq_lanes_left(uint32_t n)
-{
-    return (__mmask16)(n >= 16 ? 0xffffu : (1u << n) - 1);
-}
-
 /* As tq_walk, in twice as many streams, two halves of each at once: the hardware's prefetcher,
  * which begins anew at each 4 KiB, then has four of them to run along. With these short kernels a
  * page of f16 from memory takes 3 % less than with two; see docs/numerics.md. */

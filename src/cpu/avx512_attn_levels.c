@@ -165,7 +165,7 @@ TQ_INLINE void finish(float *acc, uint32_t n, const __m512i sum[4], float factor
                           _mm512_permutex2var_epi32(a, last, b)};
     TQ_UNROLL_FOR (uint32_t i = 0; i < 2; i++) {
         const uint32_t left = n > 16 * i ? n - 16 * i : 0;
-        const __mmask16 mask = (__mmask16)(left >= 16 ? 0xffffu : (1u << left) - 1);
+        const __mmask16 mask = tq_lanes_left(left);
         const __m512 old = _mm512_maskz_loadu_ps(mask, acc + 16 * i);
         __m512 y = _mm512_mul_ps(_mm512_cvtepi32_ps(x[i]), _mm512_set1_ps(factor));
         y = _mm512_fmadd_ps(_mm512_set1_ps(alpha), old, y);

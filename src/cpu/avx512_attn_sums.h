@@ -7,6 +7,7 @@
 #define TQ_CPU_AVX512_ATTN_SUMS_H
 
 #include "cpu/avx2_attn_sums.h"
+#include "cpu/avx2_attn_words.h"
 #include "cpu/avx512_attn.h"
 
 /* sum + the four products of each lane: bytes w, int8 x. Without VNNI numbers are 64 at most: an
@@ -184,6 +185,49 @@ TQ_INLINE void tq_round_small(uint8_t *w8, float factor[4], int32_t *sums8, cons
     /* None left: what the tile weighs is nothing. A NaN is in by.down. */
     const __m128 ratio = _mm_and_ps(_mm_div_ps(sum, sum8), _mm_cmpneq_ps(sum8, _mm_setzero_ps()));
     _mm_storeu_ps(factor, _mm_mul_ps(_mm_mul_ps(by.down, ratio), _mm_set1_ps(unit)));
+}
+
+/* The same to int16, w16 [rows][64], in steps of the larger of largest / 32767 and sum /
+ * weight_sum, see avx2_attn_words.h. Returns the sums of weights times scales. */
+TQ_INLINE __m128 tq_round_words(int16_t *w16, float factor[4], const float *w, const float *scale,
+                                float unit, float weight_sum, const uint32_t rows)
+{
+    const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    __m512 x[4][4];
+    __m512i peak[4], total[4];
+    float up[4];
+
+    TQ_UNROLL_FOR (uint32_t r = 0; r < 4; r++)
+        peak[r] = total[r] = _mm512_setzero_si512();
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
+            x[r][i] = _mm512_mul_ps(_mm512_loadu_ps(w + r * TQ_TILE + 16 * i),
+                                    _mm512_loadu_ps(scale + 16 * i));
+            peak[r] = tq_fold_larger(_mm512_castps_si512(x[r][i]), peak[r]);
+        }
+        const __m512 a = _mm512_add_ps(x[r][0], x[r][1]), b = _mm512_add_ps(x[r][2], x[r][3]);
+        total[r] = _mm512_castps_si512(_mm512_add_ps(a, b));
+    }
+    /* As in tq_steps_from, but of two limits: a NaN or Inf must show, of the sum it does. */
+    const __m128 sum = _mm_castsi128_ps(tq_fold4(total, tq_fold_add_ps));
+    const __m128 most = _mm_castsi128_ps(tq_fold4(peak, tq_fold_larger));
+    const __m128 seen = _mm_cmpge_ps(sum, _mm_set1_ps(0x1p-90f));
+    const __m128 finite = _mm_cmple_ps(sum, _mm_set1_ps(FLT_MAX));
+    const __m128 down = _mm_max_ps(_mm_mul_ps(most, _mm_set1_ps(1 / TQ_WORD_MAX)),
+                                   _mm_mul_ps(sum, _mm_set1_ps(1 / weight_sum)));
+    const __m128 by = _mm_and_ps(_mm_mul_ps(down, _mm_set1_ps(unit)), seen);
+    _mm_storeu_ps(up, _mm_and_ps(_mm_div_ps(_mm_set1_ps(1), down), _mm_and_ps(seen, finite)));
+    _mm_storeu_ps(factor, _mm_blendv_ps(_mm_set1_ps(NAN), by, finite));
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+        const __m512 u = _mm512_set1_ps(up[r]);
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i += 2) {
+            const __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(x[r][i], u));
+            const __m512i b = _mm512_cvtps_epi32(_mm512_mul_ps(x[r][i + 1], u));
+            _mm512_storeu_si512(w16 + r * TQ_TILE + 16 * i,
+                                _mm512_permutexvar_epi64(order, _mm512_packs_epi32(a, b)));
+        }
+    }
+    return sum;
 }
 
 /* acc [16] = alpha * that + factor * sum + base. */

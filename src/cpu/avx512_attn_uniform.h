@@ -23,7 +23,7 @@ TQ_INLINE void tq_uniform_columns(float *dst, size_t dst_stride, const uint8_t *
     /* Rows of 128 in groups of 64 or 128, as pages have them: a dword or a word a token. */
     for (uint32_t i = 0; i < tokens; i += 16, dst += 16) {
         const uint32_t left = t + i < n ? n - t - i : 0;
-        const __mmask16 mask = (__mmask16)(left >= 16 ? 0xffffu : (1u << left) - 1);
+        const __mmask16 mask = tq_lanes_left(left);
         const uint8_t *p = plane + (size_t)(t + i) * stride;
         if (n_groups == 1) {
             _mm512_storeu_ps(dst, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, p)));

@@ -14,13 +14,7 @@
 #include "cpu/avx512_attn_sums.h"
 #include "cpu/avx512_attn_uniform.h"
 
-#include <float.h>
-#include <math.h>
-
 enum { MAX_GROUPS = 1024 / 32 };
-
-#define WORD_TOP 32767.0f
-#define WORD_SUM 131000.0f /* of a row: 64 roundings up of a half, times 255, are below 2^31 */
 
 static int takes(const tq_codec *v)
 {
@@ -165,44 +159,16 @@ TQ_INLINE void sum_nibbles(float *acc, size_t acc_stride, const weights *by, con
 TQ_INLINE void round_words(weights *by, const float *w, const float *scale, const float *offset,
                            const uint32_t rows)
 {
-    const __m512i in_order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-    const __m512i ones = _mm512_set1_epi16(1);
-    __m512 x[4][4];
-    __m512i peak[4], total[4], count[4];
-    float up[4];
+    __m512i count[4];
 
-    TQ_UNROLL_FOR (uint32_t r = 0; r < 4; r++)
-        peak[r] = total[r] = count[r] = _mm512_setzero_si512();
-    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-            x[r][i] = _mm512_mul_ps(_mm512_loadu_ps(w + r * TQ_TILE + 16 * i),
-                                    _mm512_loadu_ps(scale + 16 * i));
-            peak[r] = tq_fold_larger(_mm512_castps_si512(x[r][i]), peak[r]);
-        }
-        const __m512 a = _mm512_add_ps(x[r][0], x[r][1]), b = _mm512_add_ps(x[r][2], x[r][3]);
-        total[r] = _mm512_castps_si512(_mm512_add_ps(a, b));
-    }
-    /* Below, the quotient could overflow; beside any other tile it is 0. Above: a NaN or Inf of
-     * weights or hostile scales must show in the result. */
-    const __m128 most = _mm_castsi128_ps(tq_fold4(peak, tq_fold_larger));
-    const __m128 sum = _mm_castsi128_ps(tq_fold4(total, tq_fold_add_ps));
-    const __m128 seen = _mm_cmpge_ps(sum, _mm_set1_ps(0x1p-90f));
-    const __m128 finite = _mm_cmple_ps(sum, _mm_set1_ps(FLT_MAX));
-    const __m128 down = _mm_max_ps(_mm_mul_ps(most, _mm_set1_ps(1 / WORD_TOP)),
-                                   _mm_mul_ps(sum, _mm_set1_ps(1 / WORD_SUM)));
-    _mm_storeu_ps(up, _mm_and_ps(_mm_div_ps(_mm_set1_ps(1), down), _mm_and_ps(seen, finite)));
-    _mm_storeu_ps(by->factor, _mm_blendv_ps(_mm_set1_ps(NAN), _mm_and_ps(down, seen), finite));
+    tq_round_words(by->w16, by->factor, w, scale, 1, TQ_SUM_5, rows);
     _mm_storeu_ps(by->base, sum_offsets(w, scale, offset, 128, rows));
-    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-        const __m512 u = _mm512_set1_ps(up[r]);
-        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i += 2) {
-            const __m512i a = _mm512_cvtps_epi32(_mm512_mul_ps(x[r][i], u));
-            const __m512i b = _mm512_cvtps_epi32(_mm512_mul_ps(x[r][i + 1], u));
-            const __m512i y = _mm512_permutexvar_epi64(in_order, _mm512_packs_epi32(a, b));
-            _mm512_store_si512(by->w16 + r * TQ_TILE + 16 * i, y);
-            count[r] = _mm512_dpwssd_epi32(count[r], y, ones);
-        }
-    }
+    TQ_UNROLL_FOR (uint32_t r = 0; r < 4; r++)
+        count[r] = _mm512_setzero_si512();
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
+        TQ_UNROLL_FOR (uint32_t i = 0; i < TQ_TILE; i += 32)
+            count[r] = _mm512_dpwssd_epi32(count[r], _mm512_load_si512(by->w16 + r * TQ_TILE + i),
+                                           _mm512_set1_epi16(1));
     const __m128i all = tq_fold4(count, tq_fold_add);
     _mm_storeu_si128((__m128i *)(void *)by->start,
                      _mm_sub_epi32(_mm_setzero_si128(), _mm_slli_epi32(all, 7)));

@@ -7,7 +7,6 @@
  * numbers of 16 elements of the two tokens, a dword to an element, and vpdpwssd weighs and adds
  * them. Numbers of 5 bits are looked up among 32 words, the fractions of 8 bits among 64 bytes.
  */
-#include "cpu/avx2_attn_words.h"
 #include "cpu/avx512_attn_sums.h"
 #include "tables.h"
 
@@ -111,43 +110,8 @@ typedef struct weights {
 TQ_INLINE void round_weights(weights *to, const float *w, const float *scale, const words *f,
                              const uint32_t rows)
 {
-    const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
-    __m512 x[4][4];
-    __m512i peak[4], total[4];
-    float up[4];
-
-    TQ_UNROLL_FOR (uint32_t r = 0; r < 4; r++)
-        peak[r] = total[r] = _mm512_setzero_si512();
-    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-            x[r][i] = _mm512_mul_ps(_mm512_loadu_ps(w + r * TQ_TILE + 16 * i),
-                                    _mm512_loadu_ps(scale + 16 * i));
-            peak[r] = tq_fold_larger(_mm512_castps_si512(x[r][i]), peak[r]);
-        }
-        total[r] = _mm512_castps_si512(
-            _mm512_add_ps(_mm512_add_ps(x[r][0], x[r][1]), _mm512_add_ps(x[r][2], x[r][3])));
-    }
-    /* As in tq_steps_from, but of two limits: a NaN or Inf must show, of the sum it does. */
-    const __m128 sum = _mm_castsi128_ps(tq_fold4(total, tq_fold_add_ps));
-    const __m128 most = _mm_castsi128_ps(tq_fold4(peak, tq_fold_larger));
-    const __m128 seen = _mm_cmpge_ps(sum, _mm_set1_ps(0x1p-90f));
-    const __m128 finite = _mm_cmple_ps(sum, _mm_set1_ps(FLT_MAX));
-    const __m128 down = _mm_max_ps(_mm_mul_ps(most, _mm_set1_ps(1 / TQ_WORD_MAX)),
-                                   _mm_mul_ps(sum, _mm_set1_ps(1 / f->weight_sum)));
-    const __m128 factor = _mm_and_ps(_mm_mul_ps(down, _mm_set1_ps(f->unit)), seen);
-    _mm_storeu_ps(up, _mm_and_ps(_mm_div_ps(_mm_set1_ps(1), down), _mm_and_ps(seen, finite)));
-    _mm_storeu_ps(to->factor, _mm_blendv_ps(_mm_set1_ps(NAN), factor, finite));
+    const __m128 sum = tq_round_words(to->w16, to->factor, w, scale, f->unit, f->weight_sum, rows);
     _mm_storeu_ps(to->base, _mm_mul_ps(sum, _mm_set1_ps(f->shift)));
-    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-        const __m512 u = _mm512_set1_ps(up[r]);
-        __m512i y[4];
-        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
-            y[i] = _mm512_cvtps_epi32(_mm512_mul_ps(x[r][i], u));
-        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i += 2)
-            _mm512_storeu_si512(
-                to->w16 + r * TQ_TILE + 16 * i,
-                _mm512_permutexvar_epi64(order, _mm512_packs_epi32(y[i], y[i + 1])));
-    }
 }
 
 /* ---- Sums ------------------------------------------------------------------------------ */
