@@ -111,10 +111,10 @@ static tq_const_planes after_page(const tq_attn_job *j, const tq_rows *rows, uin
     return j->has_next ? head_run(rows, j->next_head, j->next_token / TQ_TILE) : nothing;
 }
 
-/* From here on a page is asked for in two streams, its keys and its values: the prefetchers of the
- * hardware then run along both. That is those of 8 bits and of f16; shorter ones gain nothing, see
- * docs/numerics.md. */
-#define TWO_STREAMS_BYTES 16384u
+/* From here on a page is asked for in two streams, its first and its second half in turn: the
+ * prefetchers of the hardware, which begin anew at each 4 KiB, then run along both. Shorter pages
+ * gain nothing, see docs/numerics.md. */
+#define TWO_STREAMS_BYTES 4096u
 
 /* Let the two kernels of a page ask for that: its first half during the scores, the rest during
  * the sums; or half of each stream. */

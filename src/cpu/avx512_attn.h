@@ -64,34 +64,40 @@ TQ_INLINE __m512i tq_dot2_at(__m512i sum, __m512i x, const void *p)
 #endif
 }
 
-/* As tq_walk, a line at each step: a third of the instructions, which a kernel of 10 cycles a token
- * notices. Steps should be about as many as lines: tq_last_lines asks for what is left. */
+/* As tq_walk, a line at each step, of two streams in turn: a third of the instructions, which a
+ * kernel of 10 cycles a token notices. Steps should be about as many as lines: tq_last_lines asks
+ * for what is left. */
 typedef struct tq_lines {
-    const uint8_t *next, *end;
-    size_t gap;
+    const uint8_t *next;
+    ptrdiff_t step, other; /* bytes to the next line, and from that to the one after it */
+    uint32_t left;         /* lines */
 } tq_lines;
 
 TQ_INLINE tq_lines tq_lines_begin(tq_const_planes planes)
 {
-    tq_lines l = {planes.codes, planes.codes, 0};
-    if (planes.ahead)
-        l = (tq_lines){planes.ahead, planes.ahead + planes.ahead_bytes, planes.ahead_gap};
-    return l;
+    const uint32_t n = (uint32_t)((planes.ahead_bytes + 63) / 64);
+    const ptrdiff_t gap = (ptrdiff_t)planes.ahead_gap;
+    if (!planes.ahead)
+        return (tq_lines){planes.codes, 0, 0, 0};
+    if (gap)
+        return (tq_lines){planes.ahead, gap, 64 - gap, 2 * n};
+    return (tq_lines){planes.ahead, 64, 64, n};
 }
 
-/* At the end the line behind it, again and again: it is in the cache. */
+/* At the end the line behind the last, again and again: that is at most one too many. */
 TQ_INLINE void tq_next_line(tq_lines *l)
 {
+    const ptrdiff_t step = l->step;
     _mm_prefetch((const char *)l->next, _MM_HINT_T0);
-    if (l->gap)
-        _mm_prefetch((const char *)l->next + l->gap, _MM_HINT_T0);
-    const uint8_t *next = l->next + 64;
-    l->next = next < l->end ? next : l->end;
+    l->next += l->left ? step : 0;
+    l->left -= l->left ? 1 : 0;
+    l->step = l->other;
+    l->other = step;
 }
 
 TQ_INLINE void tq_last_lines(tq_lines *l)
 {
-    while (l->next < l->end)
+    while (l->left)
         tq_next_line(l);
 }
 
