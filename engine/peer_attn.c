@@ -119,6 +119,27 @@ static bool find_fn(const char *name, void *fn, size_t bytes)
     return p != NULL;
 }
 
+const char *tqe_peer_isa(void)
+{
+    static const char *const names[][2] = {
+        {"AVX512", "avx512"}, {"AVX2", "avx2"}, {"NEON", "neon"}}; /* ggml's, ours */
+    ggml_backend_get_features_t features = NULL;
+    if (tqe_cpu_device() == NULL ||
+        !find_fn("ggml_backend_get_features", &features, sizeof(features))) {
+        return "baseline";
+    }
+    const struct ggml_backend_feature *all =
+        features(ggml_backend_dev_backend_reg(tqe_cpu_device()));
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        for (const struct ggml_backend_feature *f = all; f != NULL && f->name != NULL; f++) {
+            if (!strcmp(f->name, names[i][0]) && !strcmp(f->value, "1")) {
+                return names[i][1];
+            }
+        }
+    }
+    return "baseline";
+}
+
 static tqe_status start_backend(tqe_peer_attn *a, tqe_error *err)
 {
     ggml_backend_set_n_threads_t set_n = NULL;

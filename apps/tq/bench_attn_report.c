@@ -35,6 +35,9 @@ void attn_report_head(const attn_bench *b)
     out_printf("%u query and %u KV heads x %s, q_len %u, data %s; %u %s, %s time\n", s->n_heads,
                s->n_kv_heads, dims, s->q_len, b->hot ? "hot" : "cold", b->n_rounds,
                b->n_rounds == 1 ? "round" : "rounds", b->cpu_clock ? "CPU" : "wall");
+    if (b->n_ours < b->n_sides) {
+        out_printf("ggml's own kernels: %s\n", tqe_peer_isa());
+    }
     out_flush();
 }
 
@@ -109,7 +112,11 @@ static void csv_row(const attn_bench *b, const attn_side *s)
 {
     const attn_shape *sh = &b->shape;
     double least = bench_least(s->seconds, b->n_done), rate = (double)s->bytes / least;
-    bench_csv_machine(b->csv.f, &b->machine);
+    bench_machine machine = b->machine;
+    if (s->is_peer) {
+        snprintf(machine.isa, sizeof machine.isa, "%s", tqe_peer_isa());
+    }
+    bench_csv_machine(b->csv.f, &machine);
     fprintf(b->csv.f, "%s,%s,%u,%u,%u,%u,%u,%u,%s,", b->cpu_clock ? "cpu" : "wall",
             b->hot ? "hot" : "cold", sh->n_heads, sh->n_kv_heads, sh->d_k, sh->d_v, sh->q_len,
             sh->n_kv, s->is_peer ? "ggml" : "tq");

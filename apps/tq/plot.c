@@ -92,8 +92,9 @@ static void put_curves(FILE *f, const plot *p)
             n_lines++;
             break;
         case PLOT_DASHED:
-            fprintf(f, " with linespoints lc rgb '%s' lw 1.6 dt (8,5) pt %zu ps 0.7",
-                    greys[n_dashed / 2 % N_GREYS], n_dashed % 2 ? (size_t)6 : (size_t)4);
+            fprintf(f, " with linespoints lc rgb '%s' lw 1.6 dt (%s) pt %d ps 0.7",
+                    greys[n_dashed / 2 % N_GREYS], n_dashed % 2 ? "2,4" : "8,5",
+                    n_dashed % 2 ? 6 : 4);
             n_dashed++;
             break;
         case PLOT_FLOOR:

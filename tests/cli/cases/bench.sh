@@ -27,11 +27,15 @@ t bench cache --clock cpu -t 2
 t bench cache --csv none/cache.csv --n-kv 64 --layers 1 -r 1 --kv f16 2>&1 | grep error
 # Attention: every side is there, with its error; times are anybody's guess.
 attn="--n-kv 8,64 -r 2 --heads 6 --kv-heads 2 --dk 64 -t 1"
-fields() { sed -E 's/ +/ /g; s/[0-9]+\.[0-9]+e[-+][0-9]+/E/g; s/[0-9]+\.[0-9]+/N/g; s/[0-9]+%/P/g'; }
+fields() { sed -E 's/ +/ /g; s/[0-9]+\.[0-9]+e[-+][0-9]+/E/g; s/[0-9]+\.[0-9]+/N/g; s/[0-9]+%/P/g; s/(kernels:) .*/\1 ISA/'; }
 "$TQ" bench attn $attn --kv f16 --kv turbo3 --peer f16 --peer q8_0/q4_0@head --csv attn.csv 2>/dev/null |
     tail -n +2 | fields
 cut -d, -f7-16 attn.csv
 head -1 attn.csv | cut -d, -f17-
+# ggml's kernels are those that it was built with, whatever ours are told to be.
+"$TQ" bench attn $attn --isa scalar --kv f16 --peer f16 --csv isa.csv >isa 2>/dev/null
+ggml=$(sed -n "s/^ggml's own kernels: //p" isa)
+sed 's/"//g' isa.csv | awk -F, -v ggml="$ggml" 'NR > 1 { print $13, $2 == ($13 == "tq" ? "scalar" : ggml) ? "its own" : $2 }'
 # The errors do not depend on the machine in their first digit: f16 and f32 near the original, 3 bits
 # far from it, ours near what is stored.
 "$TQ" bench attn --n-kv 256 -r 1 --heads 4 --kv-heads 1 --kv f32 --kv f16 --kv turbo3 --peer q8_0 \
