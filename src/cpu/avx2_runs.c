@@ -391,14 +391,8 @@ void tq_avx2_trellis_nibbles(uint8_t *out, size_t stride, const uint8_t *codes, 
 {
     if (bits == 2)
         NIBBLES_OF(1, 2);
-    else if (bits == 3)
-        NIBBLES_OF(1, 3);
-    else if (bits == 4)
-        NIBBLES_OF(1, 4);
-    else if (bits == 5)
-        NIBBLES_OF(1, 5);
     else
-        NIBBLES_OF(1, 6);
+        NIBBLES_OF(1, 3);
 }
 
 void tq_avx2_norm_nibbles(uint8_t *out, size_t stride, const uint8_t *codes, size_t codes_stride,

@@ -62,9 +62,9 @@ void tq_avx2_trellis_levels(int8_t *level, size_t stride, const uint8_t *codes, 
                             const tq_trellis_tables *tables, uint32_t bits, uint32_t dim,
                             uint32_t n);
 
-/* Level numbers of n rows of 2 or 3 bits, which are below 16, and of 4 or 5 bits less their bits
- * above: byte i of a row holds those of elements i and, in the upper half, i + dim / 2. dim a
- * multiple of 64; up to 8 bytes behind each row are written, in order. */
+/* Level numbers of n rows of 2 or 3 bits, which are below 16: byte i of a row holds those of
+ * elements i and, in the upper half, i + dim / 2. dim a multiple of 64; up to 8 bytes behind each
+ * row are written, in order. */
 void tq_avx2_trellis_nibbles(uint8_t *out, size_t stride, const uint8_t *codes, size_t codes_stride,
                              uint32_t bits, uint32_t dim, uint32_t n);
 
