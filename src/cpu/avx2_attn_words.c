@@ -50,6 +50,7 @@ TQ_INLINE __m256i bytes_of(__m256i x, const int shift)
     return _mm256_permute4x64_epi64(x, 0x88);
 }
 
+/* The second tables as their difference (XOR) to the first. */
 static fine fine_v5(void)
 {
     const float *c = tq_lloyd_get(5)->centroid;
@@ -60,6 +61,8 @@ static fine fine_v5(void)
         f.low[i] = bytes_of(x, 0);
         f.high[i] = bytes_of(x, 8);
     }
+    f.low[1] = _mm256_xor_si256(f.low[1], f.low[0]);
+    f.high[1] = _mm256_xor_si256(f.high[1], f.high[0]);
     return f;
 }
 
@@ -131,14 +134,16 @@ TQ_INLINE __m256i index_v5(const uint8_t *p0, const uint8_t *p1, const part whic
                       which == SECOND ? second : first, to_top, to_bit8, 5);
 }
 
+/* Bytes are looked up in both tables, in the second at an index that is negative, and gives 0, up
+ * to 15: where vpblendvb is more than one operation, that is less than choosing. */
 TQ_INLINE pair numbers_v5(const uint8_t *p0, const uint8_t *p1, const fine *f, const part which)
 {
     const __m256i idx = index_v5(p0, p1, which);
-    const __m256i upper = _mm256_slli_epi16(idx, 3); /* bit 4 of each byte to its sign */
-    const __m256i low = _mm256_blendv_epi8(_mm256_shuffle_epi8(f->low[0], idx),
-                                           _mm256_shuffle_epi8(f->low[1], idx), upper);
-    const __m256i high = _mm256_blendv_epi8(_mm256_shuffle_epi8(f->high[0], idx),
-                                            _mm256_shuffle_epi8(f->high[1], idx), upper);
+    const __m256i upper = _mm256_sub_epi8(idx, _mm256_set1_epi8(16));
+    const __m256i low = _mm256_xor_si256(_mm256_shuffle_epi8(f->low[0], idx),
+                                         _mm256_shuffle_epi8(f->low[1], upper));
+    const __m256i high = _mm256_xor_si256(_mm256_shuffle_epi8(f->high[0], idx),
+                                          _mm256_shuffle_epi8(f->high[1], upper));
     return (pair){_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)};
 }
 
@@ -206,7 +211,9 @@ typedef struct weights {
     float factor[4], base[4];
 } weights;
 
-/* A part of all tokens for `rows` rows. */
+/* A part of all tokens for `rows` rows. The numbers of two tokens are made before the products of
+ * the two before them: a core looks some hundred instructions ahead, and from codes to sums they
+ * wait for each other. */
 TQ_INLINE void block(float *acc, size_t acc_stride, const weights *by, const float *alpha,
                      const uint8_t *codes, size_t stride, uint32_t n, tq_walk *ahead, const fine *f,
                      numbers_fn *numbers, const uint32_t bits, const part which,
@@ -216,13 +223,28 @@ TQ_INLINE void block(float *acc, size_t acc_stride, const weights *by, const flo
     __m256i sum[MAX_ROWS][2];
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++)
         sum[r][0] = sum[r][1] = _mm256_set1_epi32(by->start[r]);
-    for (; n >= 8; n -= 8) {
+    pair now = numbers(codes, n < 2 ? codes : codes + stride, f, which);
+    for (; n >= 8; n -= 8, w16 += 8) {
+        const uint8_t *after = n > 8 ? codes + 8 * stride : codes;
         tq_walk_on(ahead);
-        TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++, w16 += 2, codes += 2 * stride)
-            step(sum, w16, numbers(codes, codes + stride, f, which), rows);
+        TQ_UNROLL_FOR (uint32_t i = 0; i < 3; i++) {
+            codes += 2 * stride;
+            const pair next = numbers(codes, codes + stride, f, which);
+            step(sum, w16 + 2 * i, now, rows);
+            now = next;
+        }
+        codes = after;
+        const pair next = numbers(codes, n > 9 ? codes + stride : codes, f, which);
+        step(sum, w16 + 6, now, rows);
+        now = next;
     }
-    for (; n > 0; n -= n < 2 ? n : 2, w16 += 2, codes += 2 * stride)
-        step(sum, w16, numbers(codes, n < 2 ? codes : codes + stride, f, which), rows);
+    for (; n > 0; n -= 2, w16 += 2) {
+        step(sum, w16, now, rows);
+        if (n <= 2)
+            break;
+        codes += 2 * stride;
+        now = numbers(codes, n < 4 ? codes : codes + stride, f, which);
+    }
     const size_t second = bits == 8 && which != ONLY ? 16 : 8;
     TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
         const __m256 x = _mm256_set1_ps(by->factor[r]), y = _mm256_set1_ps(by->base[r]);
