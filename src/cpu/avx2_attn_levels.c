@@ -222,7 +222,7 @@ void tq_avx2_weigh_norm(const tq_codec *v, float *acc, size_t acc_stride, const 
     for (uint32_t t = 0; t < n; t += step) {
         const uint32_t m = n - t < step ? n - t : step;
         const tile_step st = {level, t, source.small ? (m + 15) / 16 * 4 : (m + 3) / 4, &ahead};
-        tq_avx2_level_quads(level, &source, values, t, m, st.quads, &ahead);
+        tq_avx2_level_quads(level, &source, tq_rows_from(&values, t), m, st.quads, &ahead);
         for (uint32_t r = 0; r < n_rows; r += MAX_ROWS) {
             float *dst = acc + r * acc_stride;
             const float *al = t ? one : alpha + r;

@@ -259,7 +259,7 @@ void tq_avx2_score_norm(const tq_codec *k, float *s, const void *prep, uint32_t 
         const uint8_t *q = prep;
         float scale[TQ_TURNED_TOKENS] = {0}, *dst = s + t;
 
-        tq_avx2_turned_levels(level, &source, keys, t, m, &ahead);
+        tq_avx2_turned_levels(level, &source, tq_rows_from(&keys, t), m, &ahead);
         tq_avx2_token_scales(scale, keys.scale, keys.scale_stride, t, m);
         for (uint32_t left = n_rows; left > 0;) {
             const uint32_t rows = tq_query_rows(left), real = rows < left ? rows : left;

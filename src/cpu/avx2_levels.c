@@ -61,30 +61,29 @@ void tq_avx2_level_source(tq_level_source *s, const tq_codec *c, int is_signed)
 
 /* ---- Rows ------------------------------------------------------------------------------ */
 
-tq_level_rows tq_avx2_level_rows(uint8_t *room, const tq_level_source *s, tq_const_planes rows,
-                                 uint32_t t, uint32_t n)
+tq_level_rows tq_avx2_level_rows(uint8_t *room, const tq_level_source *s, tq_level_rows rows,
+                                 uint32_t n)
 {
     const tq_codec *c = s->codec;
-    const uint8_t *codes = rows.codes + t * rows.codes_stride;
+    const uint8_t *codes = rows.at;
     const size_t bytes = s->nibbles ? c->dim / 2 : TQ_LEVEL_WIDTH(c->dim), stride = bytes + PAD;
 
     if (s->nibbles && s->trellis)
-        tq_avx2_trellis_nibbles(room, stride, codes, rows.codes_stride, c->bits, c->dim, n);
+        tq_avx2_trellis_nibbles(room, stride, codes, rows.stride, c->bits, c->dim, n);
     else if (s->trellis)
-        tq_avx2_trellis_levels((int8_t *)room, stride, codes, rows.codes_stride, &s->tables,
-                               c->bits, c->dim, n);
+        tq_avx2_trellis_levels((int8_t *)room, stride, codes, rows.stride, &s->tables, c->bits,
+                               c->dim, n);
     else if (s->in_place && n == ROWS)
-        return (tq_level_rows){codes, rows.codes_stride};
+        return rows;
     else if (s->in_place)
         for (uint32_t i = 0; i < n; i++)
-            memcpy(room + i * stride, codes + i * rows.codes_stride, bytes);
+            memcpy(room + i * stride, codes + i * rows.stride, bytes);
     else if (s->nibbles)
-        tq_avx2_norm_nibbles(room, stride, codes, rows.codes_stride, c->bits, c->dim, n);
+        tq_avx2_norm_nibbles(room, stride, codes, rows.stride, c->bits, c->dim, n);
     else if (c->bits <= 6)
-        tq_avx2_norm_run_levels(room, stride, codes, rows.codes_stride, &s->tables, c->bits, c->dim,
-                                n);
+        tq_avx2_norm_run_levels(room, stride, codes, rows.stride, &s->tables, c->bits, c->dim, n);
     else
-        tq_avx2_norm_levels(c, (int8_t *)room, stride, codes, rows.codes_stride, n, s->zero);
+        tq_avx2_norm_levels(c, (int8_t *)room, stride, codes, rows.stride, n, s->zero);
     tq_repeat_last_row(room, stride, bytes, n);
     return (tq_level_rows){room, stride};
 }
@@ -151,16 +150,16 @@ TQ_INLINE void turn_bytes(uint8_t *dst, tq_level_rows row, uint32_t width, const
     }
 }
 
-void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
-                           uint32_t n, tq_walk *ahead)
+void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
+                           tq_walk *ahead)
 {
     if (s->upper) {
-        tq_avx2_turned_upper(dst, s, rows, t, n, ahead);
+        tq_avx2_turned_upper(dst, s, codes, n, ahead);
         return;
     }
     uint8_t room[TQ_ROWS_ROOM];
     const uint32_t half = s->codec->dim / 2, width = TQ_LEVEL_WIDTH(s->codec->dim);
-    const tq_level_rows row = tq_avx2_level_rows(room, s, rows, t, n);
+    const tq_level_rows row = tq_avx2_level_rows(room, s, codes, n);
 
     if (s->nibbles) {
         if (half == 64)
@@ -220,21 +219,21 @@ TQ_INLINE void interleave_bytes(uint8_t *to, size_t block, const uint8_t *row, s
     }
 }
 
-void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
-                         uint32_t n, uint32_t quads, tq_walk *ahead)
+void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
+                         uint32_t quads, tq_walk *ahead)
 {
     if (s->upper) {
-        tq_avx2_upper_quads(dst, s, rows, t, n, quads, ahead);
+        tq_avx2_upper_quads(dst, s, codes, n, quads, ahead);
         return;
     }
     uint8_t room[TQ_ROWS_ROOM];
     const uint32_t half = s->codec->dim / 2, width = TQ_LEVEL_WIDTH(s->codec->dim);
     const size_t block = (size_t)quads * 64;
 
-    for (uint32_t done = 0; done < n; done += ROWS) {
+    for (uint32_t done = 0; done < n; done += ROWS, codes.at += ROWS * codes.stride) {
         const uint32_t left = n - done < ROWS ? n - done : ROWS;
         const uint32_t end = quads * 4 - done < ROWS ? quads * 4 - done : ROWS;
-        const tq_level_rows row = tq_avx2_level_rows(room, s, rows, t + done, left);
+        const tq_level_rows row = tq_avx2_level_rows(room, s, codes, left);
         uint8_t *to = dst + (size_t)done * 16;
         for (uint32_t q = 0; q < end; q += 4, to += 64) {
             const uint8_t *four = row.at + q * row.stride;

@@ -45,18 +45,26 @@ TQ_INLINE tq_walk tq_walk_scales_first(tq_const_planes planes, uint32_t n_steps)
     return tq_walk_begin(planes, n_steps > 0 ? n_steps - 1 : 0);
 }
 
-/* 16 rows as nibbles or bytes of a source. */
+/* Rows of codes, or as nibbles or bytes of a source. Functions that are called for some tokens take
+ * this, which is two registers: gcc copies planes to the stack in pieces, and reading those back in
+ * others held all of the next tokens up. */
 typedef struct tq_level_rows {
     const uint8_t *at;
     size_t stride;
 } tq_level_rows;
 
+TQ_INLINE tq_level_rows tq_rows_from(const tq_const_planes *planes, uint32_t t)
+{
+    return (tq_level_rows){planes->codes + t * planes->codes_stride, planes->codes_stride};
+}
+
 /* What tq_avx2_level_rows needs: decoders write up to 32 bytes past a row. */
 #define TQ_ROWS_ROOM (16 * (TQ_ROW_MAX + 32) + 32)
 
-/* The rows of tokens t .. t + n - 1, n 1..16, in place or in room. Those from n on are the last. */
-tq_level_rows tq_avx2_level_rows(uint8_t *room, const tq_level_source *s, tq_const_planes rows,
-                                 uint32_t t, uint32_t n);
+/* 16 rows of a source, in place or in room, from n rows of codes, n 1..16. Those from n on are the
+ * last. */
+tq_level_rows tq_avx2_level_rows(uint8_t *room, const tq_level_source *s, tq_level_rows codes,
+                                 uint32_t n);
 
 /* Rows 0 .. n - 1 of `bytes` at room; those from n on become the last. */
 TQ_INLINE void tq_repeat_last_row(uint8_t *room, size_t stride, size_t bytes, uint32_t n)
@@ -65,11 +73,11 @@ TQ_INLINE void tq_repeat_last_row(uint8_t *room, size_t stride, size_t bytes, ui
         memcpy(room + i * stride, room + (n - 1) * stride, bytes);
 }
 
-/* Level bytes of tokens t .. t + n - 1, n 1..16, tokens as lanes: dst [width / 4][16][4], element
- * 4 c + i of token t + k at dst[c][k][i]. Tokens from n on repeat the last; elements from dim on
- * are junk. dst 32-byte aligned. */
-void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
-                           uint32_t n, tq_walk *ahead);
+/* Level bytes of n tokens, n 1..16, tokens as lanes: dst [width / 4][16][4], element 4 c + i of
+ * token k at dst[c][k][i]. Tokens from n on repeat the last; elements from dim on are junk. dst
+ * 32-byte aligned. */
+void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
+                           tq_walk *ahead);
 
 /* Calls of tq_walk_on that this makes for n tokens. */
 TQ_INLINE uint32_t tq_turned_steps(const tq_level_source *s, uint32_t n)
@@ -77,19 +85,18 @@ TQ_INLINE uint32_t tq_turned_steps(const tq_level_source *s, uint32_t n)
     return (n + 15) / 16 * (TQ_LEVEL_WIDTH(s->codec->dim) / (s->nibbles ? 32 : 16));
 }
 
-/* Level bytes of tokens t .. t + n - 1, n 1..64, four tokens to a lane: dst [width /
- * 16][quads][64], quads from ceil(n / 4) to 4 * ceil(n / 16). A block of 16 holds, for j = 32
- * (block / 2) + 8 (block % 2), elements j .. j + 3, j + 16 .. j + 19, j + 4 .. j + 7, j + 20 .. j +
- * 23, in each four tokens. Tokens from n on repeat the last; elements from dim on are junk. dst
- * 32-byte aligned. */
-void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
-                         uint32_t n, uint32_t quads, tq_walk *ahead);
+/* Level bytes of n tokens, n 1..64, four tokens to a lane: dst [width / 16][quads][64], quads from
+ * ceil(n / 4) to 4 * ceil(n / 16). A block of 16 holds, for j = 32 (block / 2) + 8 (block % 2),
+ * elements j .. j + 3, j + 16 .. j + 19, j + 4 .. j + 7, j + 20 .. j + 23, in each four tokens.
+ * Tokens from n on repeat the last; elements from dim on are junk. dst 32-byte aligned. */
+void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
+                         uint32_t quads, tq_walk *ahead);
 
 /* avx2_levels_128.c: these two for rows whose upper bits are taken. */
-void tq_avx2_turned_upper(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
-                          uint32_t n, tq_walk *ahead);
-void tq_avx2_upper_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
-                         uint32_t n, uint32_t quads, tq_walk *ahead);
+void tq_avx2_turned_upper(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
+                          tq_walk *ahead);
+void tq_avx2_upper_quads(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
+                         uint32_t quads, tq_walk *ahead);
 
 /* Level bytes of norm-codebook by code, of 2 to 6 bits; fills the tables that these need. */
 void tq_avx2_norm_tables(tq_trellis_tables *out, const tq_codebook *book, uint8_t zero);

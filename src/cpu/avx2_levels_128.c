@@ -385,37 +385,35 @@ TQ_INLINE void interleave_numbers(uint8_t *to, size_t block, const uint8_t *cons
             CALL(((number_kind){0, 6, 0}));                                                        \
     } while (0)
 
-void tq_avx2_turned_upper(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
-                          uint32_t n, tq_walk *ahead)
+void tq_avx2_turned_upper(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
+                          tq_walk *ahead)
 {
-    const uint8_t *row[ROWS], *p = rows.codes + t * rows.codes_stride;
-    for (uint32_t i = 0; i < ROWS; i++, p += i < n ? rows.codes_stride : 0)
-        row[i] = p;
+    const uint8_t *row[ROWS];
+    for (uint32_t i = 0; i < ROWS; i++, codes.at += i < n ? codes.stride : 0)
+        row[i] = codes.at;
 #define CALL(kind) turn_numbers(dst, row, tables_of(s, kind), ahead, kind)
     CALL_KIND(s, CALL);
 #undef CALL
 }
 
-TQ_INLINE void all_quads(uint8_t *dst, const tq_level_source *s, const uint8_t *codes,
-                         size_t stride, uint32_t n, uint32_t quads, tq_walk *ahead,
-                         const number_kind k)
+TQ_INLINE void all_quads(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
+                         uint32_t quads, tq_walk *ahead, const number_kind k)
 {
     const number_tables by = tables_of(s, k);
     const size_t block = (size_t)quads * 64;
     for (uint32_t q = 0; q < quads; q++, dst += 64) {
         const uint8_t *row[4];
-        for (uint32_t i = 0; i < 4; i++, codes += 4 * q + i < n ? stride : 0)
-            row[i] = codes;
+        for (uint32_t i = 0; i < 4; i++, codes.at += 4 * q + i < n ? codes.stride : 0)
+            row[i] = codes.at;
         tq_walk_on(ahead);
         interleave_numbers(dst, block, row, by, k);
     }
 }
 
-void tq_avx2_upper_quads(uint8_t *dst, const tq_level_source *s, tq_const_planes rows, uint32_t t,
-                         uint32_t n, uint32_t quads, tq_walk *ahead)
+void tq_avx2_upper_quads(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
+                         uint32_t quads, tq_walk *ahead)
 {
-    const uint8_t *codes = rows.codes + t * rows.codes_stride;
-#define CALL(kind) all_quads(dst, s, codes, rows.codes_stride, n, quads, ahead, kind)
+#define CALL(kind) all_quads(dst, s, codes, n, quads, ahead, kind)
     CALL_KIND(s, CALL);
 #undef CALL
 }

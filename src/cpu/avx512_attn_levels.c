@@ -395,7 +395,7 @@ void TQ_CLUSTER(tq_avx512_weigh_norm)(const tq_codec *v, float *acc, size_t acc_
         if (by64)
             TQ_CLUSTER(tq_avx512_level_quads)(level, &source, values, t, m, &ahead);
         else
-            tq_avx2_level_quads(level, &source, values, t, m, st.quads, &ahead);
+            tq_avx2_level_quads(level, &source, tq_rows_from(&values, t), m, st.quads, &ahead);
         for (uint32_t r = 0; r < n_rows; r += TQ_WEIGHT_ROWS) {
             float *dst = acc + r * acc_stride;
             const float *al = t ? one : alpha + r;

@@ -40,7 +40,7 @@ TQ_INLINE tq_level_rows find_rows(uint8_t *room, const tq_level_source *s, tq_co
         return c->bits == 3 ? nibbles_of_128(room, codes, rows.codes_stride, n, 3)
                             : nibbles_of_128(room, codes, rows.codes_stride, n, 2);
     }
-    return tq_avx2_level_rows(room, s, rows, t, n);
+    return tq_avx2_level_rows(room, s, tq_rows_from(&rows, t), n);
 }
 
 /* ---- Level bytes ----------------------------------------------------------------------- */
