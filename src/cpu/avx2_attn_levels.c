@@ -210,7 +210,7 @@ void tq_avx2_weigh_norm(const tq_codec *v, float *acc, size_t acc_stride, const 
     tq_level_source source;
 
     tq_avx2_level_source(&source, v, v->bits <= 4);
-    tq_avx2_take_upper_bits(&source);
+    tq_avx2_take_planes(&source);
     tq_walk ahead = tq_walk_scales_first(values, walk_steps(&source, n, step));
     tq_avx2_token_scales(scale, values.scale, values.scale_stride, 0, n);
     for (uint32_t t = (n + 7) / 8 * 8; t < TQ_TILE; t++)

@@ -250,7 +250,7 @@ void tq_avx2_score_norm(const tq_codec *k, float *s, const void *prep, uint32_t 
     tq_level_source source;
 
     tq_avx2_level_source(&source, k, 0);
-    tq_avx2_take_upper_bits(&source);
+    tq_avx2_take_planes(&source);
     const uint32_t of_block = source.small ? 0 : (width + 31) / 32;
     tq_walk ahead =
         tq_walk_scales_first(keys, tq_turned_steps(&source, n) + (n + 15) / 16 * of_block);

@@ -5,8 +5,8 @@
  * Codes of up to 4 bits, and level numbers of a trellis of up to 3, are nibbles: byte i of a row
  * holds those of elements i and i + dim / 2, as the 4-bit plane does anyway. They are put in order
  * while they are still packed, half the shuffles of doing it with levels, and one byte shuffle
- * then turns them into levels. Rows of 128 whose numbers have five to seven bits are in
- * avx2_levels_128.c. Other rows become levels first, in the first cache.
+ * then turns them into levels. Rows of 128 of the trellis, and of 5 and 6 bits, are
+ * in avx2_levels_128.c. Other rows become levels first, in the first cache.
  */
 #include "cpu/avx2_levels.h"
 #include "codebook.h"
@@ -40,7 +40,7 @@ void tq_avx2_level_source(tq_level_source *s, const tq_codec *c, int is_signed)
 
     s->codec = c;
     s->trellis = trellis;
-    s->upper = 0;
+    s->planes = 0;
     s->nibbles = c->bits <= (trellis ? 3u : 4u) && c->dim % 64 == 0;
     s->in_place = !trellis && (c->bits == 4 ? s->nibbles : c->bits == 8 && c->dim % 32 == 0);
     s->small = c->bits <= 4;
@@ -153,8 +153,8 @@ TQ_INLINE void turn_bytes(uint8_t *dst, tq_level_rows row, uint32_t width, const
 void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
                            tq_walk *ahead)
 {
-    if (s->upper) {
-        tq_avx2_turned_upper(dst, s, codes, n, ahead);
+    if (s->planes) {
+        tq_avx2_turned_planes(dst, s, codes, n, ahead);
         return;
     }
     uint8_t room[TQ_ROWS_ROOM];
@@ -222,8 +222,8 @@ TQ_INLINE void interleave_bytes(uint8_t *to, size_t block, const uint8_t *row, s
 void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
                          uint32_t quads, tq_walk *ahead)
 {
-    if (s->upper) {
-        tq_avx2_upper_quads(dst, s, codes, n, quads, ahead);
+    if (s->planes) {
+        tq_avx2_plane_quads(dst, s, codes, n, quads, ahead);
         return;
     }
     uint8_t room[TQ_ROWS_ROOM];

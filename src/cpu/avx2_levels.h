@@ -20,9 +20,9 @@ typedef struct tq_level_source {
     const tq_codec *codec;
     int trellis;
     int nibbles;              /* codes or level numbers are taken as half bytes */
-    uint32_t upper;           /* bits above nibbles that are taken from planes */
+    uint32_t planes;          /* numbers of so many bits are taken from their planes, or 0 */
     int in_place;             /* bytes of a row are taken from where they are */
-    __m256i add;              /* makes level bytes of the bytes of a row; upper: the zero */
+    __m256i add;              /* makes level bytes of the bytes of a row; planes: the zero */
     int small;                /* level bytes are 2 * zero at most, zero is 64 at most */
     uint8_t zero;             /* level byte of level 0 */
     tq_trellis_tables tables; /* level bytes of up to 6 bits; nibbles: the first */
@@ -32,9 +32,9 @@ typedef struct tq_level_source {
 /* is_signed: level bytes are levels, zero is 0; for codes of up to 4 bits. */
 void tq_avx2_level_source(tq_level_source *s, const tq_codec *c, int is_signed);
 
-/* Let tq_avx2_turned_levels and tq_avx2_level_quads take nibbles and the bits above them from their
- * planes where they can: less work, and the same level bytes. Not for tq_avx2_level_rows. */
-void tq_avx2_take_upper_bits(tq_level_source *s);
+/* Let tq_avx2_turned_levels and tq_avx2_level_quads take numbers from their planes where they can:
+ * less work, and the same level bytes. Not for tq_avx2_level_rows. */
+void tq_avx2_take_planes(tq_level_source *s);
 
 /* A walk of at most n_steps calls of tq_walk_on. The scales, needed first, are asked for first:
  * they are at the end of a side of a page. */
@@ -92,10 +92,10 @@ TQ_INLINE uint32_t tq_turned_steps(const tq_level_source *s, uint32_t n)
 void tq_avx2_level_quads(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
                          uint32_t quads, tq_walk *ahead);
 
-/* avx2_levels_128.c: these two for rows whose upper bits are taken. */
-void tq_avx2_turned_upper(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
-                          tq_walk *ahead);
-void tq_avx2_upper_quads(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
+/* avx2_levels_128.c: these two for rows that are taken from planes. */
+void tq_avx2_turned_planes(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
+                           tq_walk *ahead);
+void tq_avx2_plane_quads(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
                          uint32_t quads, tq_walk *ahead);
 
 /* Level bytes of norm-codebook by code, of 2 to 6 bits; fills the tables that these need. */

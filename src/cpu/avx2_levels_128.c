@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* avx2_levels_128.c — level bytes of rows of 128 whose numbers have five to seven bits, for AVX2:
- * codes of 5 and 6 bits of norm-codebook, of 4 to 6 bits of the trellis.
+/* avx2_levels_128.c — level bytes of rows of 128 from their planes, for AVX2: of the trellis, whose
+ * numbers have three to seven bits, and of norm-codebook of 5 and 6 bits.
  *
  * Numbers stay in planes (avx2_runs.h) until tokens and elements are in order, which is less to
- * move: nibbles of two runs, and bits above them, once for all runs. The highest bit is a sign, the
- * others number a magnitude. Those of a trellis ascend, so where that bit is set the others are
- * complemented first, in the planes, where one operation does 4 or 8 runs. What is left for each 32
- * levels is one look-up for each 16 magnitudes, the choice between them, and vpsignb: a byte of a
- * table is zero + level of one sign, and as zero is 0 or 128, its negative is that of the other.
- * Small levels with another zero get it afterwards.
+ * move: nibbles of two runs, and bits above them, once for all runs. Of five bits and more the
+ * highest is a sign, the others number a magnitude. Those of a trellis ascend, so where that bit is
+ * set the others are complemented first, in the planes, where one operation does 4 or 8 runs. What
+ * is left for each 32 levels is one look-up for each 16 magnitudes, the choice between them, and
+ * vpsignb: a byte of a table is zero + level of one sign, and as zero is 0 or 128, its negative is
+ * that of the other. Small levels with another zero get it afterwards.
  *
  * Planes of the trellis are made two rows at a time, one in each lane: the subset bits then come
  * from byte shifts within lanes, for 16 places of all runs of both.
@@ -21,9 +21,15 @@ enum { ROWS = 16, RUN = 16 };
 
 typedef struct number_kind {
     int trellis;
-    uint32_t bits; /* of a number: 5 to 7 */
+    uint32_t bits; /* of a number */
     int add;       /* the zero is added to levels */
 } number_kind;
+
+/* Has a plane of highest bits? */
+TQ_INLINE int has_top(const number_kind k)
+{
+    return k.bits == 5 || k.bits == 7;
+}
 
 /* Where planes of a row begin: bits 4 and 5 of the trellis, the highest bits of numbers of 5 and 7
  * bits, path bits. */
@@ -44,21 +50,22 @@ typedef struct number_tables {
     __m256i t[4], zero;
 } number_tables;
 
-void tq_avx2_take_upper_bits(tq_level_source *s)
+void tq_avx2_take_planes(tq_level_source *s)
 {
     const uint32_t bits = s->codec->bits + (s->trellis ? 1 : 0);
-    if (s->codec->dim != 128 || bits < 5 || bits > 7)
+    if (s->codec->dim != 128 || (bits < 5 && !s->trellis) || bits > 7)
         return;
-    s->upper = bits - 4;
+    s->planes = bits;
+    s->nibbles = 0;
     s->add = _mm256_set1_epi8((char)s->zero);
-    if (s->small)
+    if (bits == 5 && s->trellis)
         tq_avx2_trellis_tables(&s->tables, tq_trellis_get(s->codec->bits), 0);
 }
 
 TQ_INLINE number_tables tables_of(const tq_level_source *s, const number_kind k)
 {
     const __m256i *t = s->tables.t;
-    if (k.bits == 5)
+    if (k.bits <= 5)
         return (number_tables){{t[0]}, s->add};
     return k.bits == 6 ? (number_tables){{t[0], t[1]}, s->add}
                        : (number_tables){{t[0], t[1], t[2], t[3]}, s->add};
@@ -109,6 +116,8 @@ TQ_INLINE __m256i levels(__m256i x, const above a, const int field, const number
     const int at = 7 - 2 * field; /* from bit 4's place to the top of a byte */
     __m256i v = _mm256_shuffle_epi8(by.t[0], low);
 
+    if (k.bits <= 4)
+        return v;
     if (k.bits == 6)
         v = choose(v, _mm256_shuffle_epi8(by.t[1], low), tq_shift_up(a.two, at));
     if (k.bits == 7) {
@@ -195,21 +204,24 @@ TQ_INLINE void make_pieces(piece_room *room, uint32_t i, const uint8_t *a, const
     const uint32_t path = at_path(k);
     __m256i top = _mm256_setzero_si256(), z[2], by[2];
 
-    if (k.bits != 6)
+    if (has_top(k))
         room->z[PIECE_TOP][i] = top = in_lanes(a + at_top(k), b + at_top(k));
     subsets(&z[0], &z[1], a + path, b + path, top);
-    if (k.bits != 6) {
+    if (has_top(k)) {
         by[0] = twice_lower(top);
         by[1] = twice_upper(top);
     }
     TQ_UNROLL_FOR (uint32_t half = 0; half < 2; half++) {
-        const uint32_t at = half * RUN;
+        const uint32_t at = k.bits == 3 ? 0 : half * RUN;
         __m256i o = in_lanes(a + at, b + at), two = o;
+        if (k.bits == 3)
+            o = _mm256_and_si256(half ? _mm256_srli_epi16(o, 1) : o, _mm256_set1_epi8(0x55));
         if (k.bits > 5)
             two = in_lanes(a + AT_TWO + at, b + AT_TWO + at);
         if (k.bits == 6)
             by[half] = twice_upper(two);
-        complement(&z[half], &o, &two, by[half], k.bits);
+        if (k.bits > 4)
+            complement(&z[half], &o, &two, by[half], k.bits);
         join_fields(&z[half], &o);
         room->z[half][i] = z[half];
         room->z[half + 2][i] = o;
@@ -251,17 +263,18 @@ TQ_INLINE void turn_numbers(uint8_t *dst, const uint8_t *const row[ROWS], const 
         if (k.trellis)
             TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
                 make_pieces(&room, i, row[i], row[i + 4], k);
-        if (k.bits != 6)
+        if (has_top(k))
             turn_piece(one, &room, row, PIECE_TOP, k);
         TQ_UNROLL_FOR (uint32_t half = 0; half < 2; half++) {
             above a[4];
             if (k.bits > 5)
                 turn_piece(two, &room, row, PIECE_TWO + half, k);
             TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
-                a[i].two = k.bits > 5 ? two[i] : one[i];
+                if (k.bits > 5)
+                    a[i].two = two[i];
                 if (k.bits == 6)
                     a[i].sign = with_ones(two[i]);
-                else
+                else if (has_top(k))
                     a[i].sign = with_ones(half ? one[i] : _mm256_add_epi8(one[i], one[i]));
             }
             TQ_UNROLL_FOR (int field = 0; field < 2; field++) {
@@ -315,20 +328,22 @@ TQ_INLINE void read_four(four_rows *f, const uint8_t *const row[4], const number
         if (i % 2 == 0) {
             const uint8_t *a = row[i], *b = row[i + 1];
             __m256i even, odd, top = _mm256_setzero_si256();
-            if (k.bits != 6)
+            if (has_top(k))
                 top = in_lanes(a + at_top(k), b + at_top(k));
             subsets(&even, &odd, a + path, b + path, top);
             f->nibble[0][i] = _mm256_permute2x128_si256(even, odd, 0x20);
             f->nibble[0][i + 1] = _mm256_permute2x128_si256(even, odd, 0x31);
         }
-        __m256i o = load256(row[i]), two = o, by;
+        __m256i o = k.bits == 3 ? tq_two_of_one_bit(tq_load128(row[i])) : load256(row[i]);
+        __m256i two = o, by;
         if (k.bits > 5)
             two = load256(row[i] + AT_TWO);
-        if (k.bits == 6)
-            by = twice_upper(two);
-        else
+        if (has_top(k))
             by = twice_lower(tq_runs_of_one_bit(tq_load128(row[i] + at_top(k))));
-        complement(&f->nibble[0][i], &o, &two, by, k.bits);
+        else if (k.bits == 6)
+            by = twice_upper(two);
+        if (k.bits > 4)
+            complement(&f->nibble[0][i], &o, &two, by, k.bits);
         join_fields(&f->nibble[0][i], &o);
         f->nibble[1][i] = o;
         f->two[i] = two;
@@ -344,7 +359,7 @@ TQ_INLINE void interleave_numbers(uint8_t *to, size_t block, const uint8_t *cons
 
     read_four(&f, row, k);
     interleave(two, f.two);
-    if (k.bits != 6) {
+    if (has_top(k)) {
         const __m256i to_upper = _mm256_setr_epi32(1, 1, 1, 1, 0, 0, 0, 0);
         TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
             one[i] = _mm256_broadcastsi128_si256(tq_load128(row[i] + at_top(k)));
@@ -371,22 +386,26 @@ TQ_INLINE void interleave_numbers(uint8_t *to, size_t block, const uint8_t *cons
 /* CALL(kind) for the kind of a source. */
 #define CALL_KIND(s, CALL)                                                                         \
     do {                                                                                           \
-        if ((s)->small && (s)->zero)                                                               \
-            CALL(((number_kind){1, 5, 1}));                                                        \
-        else if ((s)->small)                                                                       \
-            CALL(((number_kind){1, 5, 0}));                                                        \
-        else if ((s)->upper == 3)                                                                  \
-            CALL(((number_kind){1, 7, 0}));                                                        \
-        else if ((s)->upper == 1)                                                                  \
+        if ((s)->planes == 3)                                                                      \
+            CALL(((number_kind){1, 3, 0}));                                                        \
+        else if ((s)->planes == 4)                                                                 \
+            CALL(((number_kind){1, 4, 0}));                                                        \
+        else if ((s)->planes == 5 && !(s)->trellis)                                                \
             CALL(((number_kind){0, 5, 0}));                                                        \
+        else if ((s)->planes == 5 && (s)->zero)                                                    \
+            CALL(((number_kind){1, 5, 1}));                                                        \
+        else if ((s)->planes == 5)                                                                 \
+            CALL(((number_kind){1, 5, 0}));                                                        \
+        else if ((s)->planes == 7)                                                                 \
+            CALL(((number_kind){1, 7, 0}));                                                        \
         else if ((s)->trellis)                                                                     \
             CALL(((number_kind){1, 6, 0}));                                                        \
         else                                                                                       \
             CALL(((number_kind){0, 6, 0}));                                                        \
     } while (0)
 
-void tq_avx2_turned_upper(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
-                          tq_walk *ahead)
+void tq_avx2_turned_planes(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
+                           tq_walk *ahead)
 {
     const uint8_t *row[ROWS];
     for (uint32_t i = 0; i < ROWS; i++, codes.at += i < n ? codes.stride : 0)
@@ -410,7 +429,7 @@ TQ_INLINE void all_quads(uint8_t *dst, const tq_level_source *s, tq_level_rows c
     }
 }
 
-void tq_avx2_upper_quads(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
+void tq_avx2_plane_quads(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
                          uint32_t quads, tq_walk *ahead)
 {
 #define CALL(kind) all_quads(dst, s, codes, n, quads, ahead, kind)
