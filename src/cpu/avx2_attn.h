@@ -60,6 +60,12 @@ TQ_INLINE __m256i tq_keep(__m256i x)
     return x;
 }
 
+TQ_INLINE __m256 tq_keep_ps(__m256 x)
+{
+    __asm__("" : "+x"(x));
+    return x;
+}
+
 /* Pairs of 16-bit lanes added, in 32 bits. The ones are in memory: the loops that do this have no
  * register left for them, and gcc would keep sums in memory instead. */
 TQ_INLINE __m256i tq_add_pairs(__m256i x)

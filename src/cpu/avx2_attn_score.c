@@ -57,6 +57,11 @@ TQ_INLINE void float_block(float *s, const float *q, tq_const_planes keys, uint3
                            uint32_t real_rows)
 {
     const uint32_t tokens = 8 / rows;
+    const float *row[4];
+    TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
+        row[r] = q + (size_t)r * dim;
+        __asm__("" : "+r"(row[r])); /* gcc would add up the addresses in the loop */
+    }
     tq_walk ahead = tq_walk_begin(keys, n / tokens);
     for (uint32_t t = 0; t < n; t += tokens) {
         const uint8_t *key[8];
@@ -71,7 +76,7 @@ TQ_INLINE void float_block(float *s, const float *q, tq_const_planes keys, uint3
             TQ_UNROLL_FOR (uint32_t i = 0; i < tokens; i++)
                 x[i] = load8(key[i] + (size_t)j * elem_bytes);
             TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++) {
-                __m256 y = _mm256_loadu_ps(q + (size_t)r * dim + j);
+                const __m256 y = tq_keep_ps(_mm256_loadu_ps(row[r] + j));
                 TQ_UNROLL_FOR (uint32_t i = 0; i < tokens; i++)
                     sum[r * tokens + i] = _mm256_fmadd_ps(x[i], y, sum[r * tokens + i]);
             }
