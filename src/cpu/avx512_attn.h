@@ -69,35 +69,33 @@ TQ_INLINE __m512i tq_dot2_at(__m512i sum, __m512i x, const void *p)
  * for what is left. */
 typedef struct tq_lines {
     const uint8_t *next;
-    ptrdiff_t step, other; /* bytes to the next line, and from that to the one after it */
-    uint32_t left;         /* lines */
+    ptrdiff_t step, both; /* bytes to the next line, and over that and the step after it */
+    int32_t left;         /* lines, or how often less was asked in vain */
 } tq_lines;
 
 TQ_INLINE tq_lines tq_lines_begin(tq_const_planes planes)
 {
-    const uint32_t n = (uint32_t)((planes.ahead_bytes + 63) / 64);
-    const ptrdiff_t gap = (ptrdiff_t)planes.ahead_gap;
+    const int32_t n = (int32_t)((planes.ahead_bytes + 63) / 64);
     if (!planes.ahead)
         return (tq_lines){planes.codes, 0, 0, 0};
-    if (gap)
-        return (tq_lines){planes.ahead, gap, 64 - gap, 2 * n};
-    return (tq_lines){planes.ahead, 64, 64, n};
+    if (planes.ahead_gap)
+        return (tq_lines){planes.ahead, (ptrdiff_t)planes.ahead_gap, 64, 2 * n};
+    return (tq_lines){planes.ahead, 64, 128, n};
 }
 
 /* At the end the line behind the last, again and again: that is at most one too many. */
 TQ_INLINE void tq_next_line(tq_lines *l)
 {
-    const ptrdiff_t step = l->step;
     _mm_prefetch((const char *)l->next, _MM_HINT_T0);
-    l->next += l->left ? step : 0;
-    l->left -= l->left ? 1 : 0;
-    l->step = l->other;
-    l->other = step;
+    l->next += l->step;
+    l->step = l->both - l->step;
+    if (--l->left == 0)
+        l->step = l->both = 0;
 }
 
 TQ_INLINE void tq_last_lines(tq_lines *l)
 {
-    while (l->left)
+    while (l->left > 0)
         tq_next_line(l);
 }
 
