@@ -6,7 +6,8 @@
  */
 #include "cpu/avx512_attn.h"
 
-/* Norm-codebook and trellis: with VNNI and VBMI rows of 128 from their planes, others as below. */
+/* Norm-codebook and trellis: with VNNI and VBMI rows of 64, 128, 256 from their planes, others as
+ * below. */
 #if TQ_HAVE_VNNI
 #define PREP_NORM  tq_avx512_prep_planes
 #define SCORE_NORM tq_avx512_score_planes

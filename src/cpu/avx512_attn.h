@@ -141,7 +141,8 @@ tq_weigh_fn tq_avx512_weigh_v8_vnni;
 tq_score_fn TQ_CLUSTER(tq_avx512_score_norm);
 tq_weigh_fn TQ_CLUSTER(tq_avx512_weigh_norm);
 
-/* avx512_planes_score.c, avx512_planes_weigh.c (VNNI): the same; rows of 128 by their planes */
+/* avx512_planes_score.c, avx512_planes_weigh.c (VNNI): the same; rows of 64, 128 and 256 by their
+ * planes */
 tq_prep_fn tq_avx512_prep_planes;
 tq_score_fn tq_avx512_score_planes;
 tq_weigh_fn tq_avx512_weigh_planes;

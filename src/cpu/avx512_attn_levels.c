@@ -3,7 +3,7 @@
  * trellis, for AVX-512. Orders and preparation are AVX2's (avx2_levels.h): 64 level bytes are 16
  * tokens of four elements, or 16 elements of four tokens. Products of two, and their sum with VNNI,
  * are one instruction. Levels of up to 4 bits meet byte weights (avx512_attn_sums.h): of those four
- * are. With VNNI and VBMI rows of 128 are attended by avx512_planes_score.c and
+ * are. With VNNI and VBMI rows of 64, 128 and 256 are attended by avx512_planes_score.c and
  * avx512_planes_weigh.c.
  *
  * That instruction has a latency of five, so each row sums in four registers.

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* avx512_attn_planes.h — level bytes of rows of 128 elements of norm-codebook and trellis, straight
- * from their planes, for AVX-512 with VBMI.
+/* avx512_attn_planes.h — level bytes of rows of 64, 128 and 256 elements of norm-codebook and
+ * trellis, straight from their planes, for AVX-512 with VBMI.
  *
- * A plane is 16 bytes, one for each place of a run (avx2_runs.h), so a register takes that of four
- * tokens, one to a lane of 16 bytes, and all that is done bitwise is done for 512 elements: 2 to 12
- * instructions make four registers of nibbles, runs k and k + 4 in register k. Bits above a nibble
- * stay in planes. A shift and a bitwise choice put the number of a level together, and it is looked
- * up among 64 or 128: what is above its bits is junk, and tables repeat.
+ * A plane of 128 elements is 16 bytes, one for each place of a run (avx2_runs.h), so a register
+ * takes that of four tokens, one to a lane of 16 bytes, and all that is done bitwise is done for
+ * 512 elements: 2 to 12 instructions make four registers of nibbles, runs k and k + 4 in register
+ * k. Bits above a nibble stay in planes. A shift and a bitwise choice put the number of a level
+ * together, and it is looked up among 64 or 128: what is above its bits is junk, and tables repeat.
+ *
+ * Rows of 256 are two PARTS, 16 of the 32 places each. Planes of 64 elements are 8 bytes: a
+ * register takes those of eight tokens, two to a lane.
  */
 #ifndef TQ_CPU_AVX512_ATTN_PLANES_H
 #define TQ_CPU_AVX512_ATTN_PLANES_H
@@ -15,7 +18,18 @@
 #include "cpu/avx2_runs.h"
 #include "cpu/avx512_attn.h"
 
-enum { TQ_RUNS = 8, TQ_RUN_BYTES = 16 };
+enum { TQ_RUNS = 8 };
+
+/* Places of a run that are handled together: what a register has of a token. */
+TQ_INLINE uint32_t tq_places_of(const uint32_t dim)
+{
+    return dim < 128 ? 8 : 16;
+}
+
+TQ_INLINE uint32_t tq_parts_of(const uint32_t dim)
+{
+    return dim / TQ_RUNS / tq_places_of(dim);
+}
 
 /* Which planes a row has. */
 typedef enum tq_planes_kind {
@@ -44,7 +58,7 @@ TQ_INLINE tq_planes_kind tq_planes_of(const tq_codec *c)
         [5] = TQ_PLANES_PATH_6, [6] = TQ_PLANES_PATH_7,
     };
     const int is_trellis = c->format >= TQ_FMT_TCQ2 && c->format <= TQ_FMT_TCQ6;
-    if (c->dim != TQ_RUNS * TQ_RUN_BYTES || c->bits > 8)
+    if ((c->dim != 64 && c->dim != 128 && c->dim != 256) || c->bits > 8)
         return TQ_NO_PLANES;
     return (tq_planes_kind)(is_trellis ? trellis[c->bits] : norm[c->bits]);
 }
@@ -122,14 +136,14 @@ TQ_INLINE tq_level_table tq_table_of(const tq_level_source *s)
     return of;
 }
 
-/* ---- Four rows ------------------------------------------------------------------------- */
+/* ---- Rows of a register ---------------------------------------------------------------- */
 
 /* Nibbles: runs k and k + 4 in the halves of the bytes of n[k]; what is above a number's bits is
  * junk. up: one bit above: bit r of a byte of run r; two: of even runs in the fields of up[0], of
  * odd runs in those of up[1]; a third like the first, in up[2]. */
-typedef struct tq_four_planes {
+typedef struct tq_some_planes {
     __m512i n[4], up[3];
-} tq_four_planes;
+} tq_some_planes;
 
 /* Bits of a where mask has one, of b elsewhere. */
 TQ_INLINE __m512i tq_pick_bits(int mask, __m512i a, __m512i b)
@@ -137,56 +151,106 @@ TQ_INLINE __m512i tq_pick_bits(int mask, __m512i a, __m512i b)
     return _mm512_ternarylogic_epi64(_mm512_set1_epi8((char)mask), a, b, 0xca);
 }
 
-typedef struct tq_four_at {
-    const uint8_t *at[4];
-} tq_four_at;
+/* Lane i has row at[i]; rows of 64: and then row at[4 + i]. */
+typedef struct tq_rows_at {
+    const uint8_t *at[8];
+} tq_rows_at;
 
-TQ_INLINE tq_four_at tq_find_four(const uint8_t *codes, size_t stride)
+/* Rows of lanes are `stride` apart, the second of a lane is `second` behind the first. */
+TQ_INLINE tq_rows_at tq_find_lanes(const uint8_t *codes, size_t stride, size_t second,
+                                   const uint32_t dim)
 {
-    tq_four_at rows = {{codes, codes + stride, codes + 2 * stride, codes + 3 * stride}};
+    const uint32_t n = 64 / tq_places_of(dim);
+    tq_rows_at rows;
     /* Else gcc adds up the place in each row anew, from sums that it keeps in vector registers. */
-    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+    TQ_UNROLL_FOR (uint32_t i = 0; i < n; i++) {
+        rows.at[i] = codes + i % 4 * stride + i / 4 * second;
         __asm__("" : "+r"(rows.at[i]));
+    }
     return rows;
 }
 
-/* A plane of four rows, one to a lane of 16 bytes. */
-TQ_INLINE __m512i tq_plane_of_four(const tq_four_at *rows, uint32_t plane)
+/* Those of the next part, of rows of 256. */
+TQ_INLINE tq_rows_at tq_next_part(const tq_rows_at *rows)
 {
-    const uint32_t at = plane * TQ_RUN_BYTES;
-    __m512i x = _mm512_castsi128_si512(tq_load128(rows->at[0] + at));
-    x = _mm512_inserti32x4(x, tq_load128(rows->at[1] + at), 1);
-    x = _mm512_inserti32x4(x, tq_load128(rows->at[2] + at), 2);
-    return _mm512_inserti32x4(x, tq_load128(rows->at[3] + at), 3);
+    tq_rows_at next;
+    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+        next.at[i] = rows->at[i] + 16;
+    return next;
 }
 
-TQ_INLINE void tq_four_nibbles(tq_four_planes *f, const tq_four_at *rows, const tq_planes_kind kind)
+/* 16 bytes of each of four rows, one to a lane. */
+TQ_INLINE __m512i tq_lanes_at(const uint8_t *const row[4], size_t at)
 {
-    const __m512i a = tq_plane_of_four(rows, 0);
+    __m512i x = _mm512_castsi128_si512(tq_load128(row[0] + at));
+    x = _mm512_inserti32x4(x, tq_load128(row[1] + at), 1);
+    x = _mm512_inserti32x4(x, tq_load128(row[2] + at), 2);
+    return _mm512_inserti32x4(x, tq_load128(row[3] + at), 3);
+}
+
+/* A plane of some rows. Rows of 64: of two planes that are loaded together, the first or the
+ * second, which the last is in any case: nothing behind a row is read. */
+TQ_INLINE __m512i tq_plane_of_rows(const tq_rows_at *rows, const uint32_t plane,
+                                   const tq_planes_kind kind, const uint32_t dim)
+{
+    const uint32_t second = plane % 2 == 1 || plane + 1 == tq_planes_in(kind);
+    const size_t at = (size_t)(plane - second) * 8;
+    if (dim != 64)
+        return tq_lanes_at(rows->at, plane * dim / TQ_RUNS);
+    const __m512i a = tq_lanes_at(rows->at, at), b = tq_lanes_at(rows->at + 4, at);
+    return second ? _mm512_unpackhi_epi64(a, b) : _mm512_unpacklo_epi64(a, b);
+}
+
+/* x[1 .. 3]: path bits of so many elements before those of the plane x[0], see avx2_runs.h: they
+ * are a byte before, or at the end of the row, one bit lower. */
+TQ_INLINE void tq_path_before(__m512i x[4], const tq_rows_at *rows, uint32_t part,
+                              const tq_planes_kind kind, const uint32_t dim)
+{
+    if (dim == 64) {
+        x[1] = _mm512_rol_epi64(x[0], 8);
+        x[2] = _mm512_rol_epi64(x[0], 16);
+        x[3] = _mm512_rol_epi64(x[0], 24);
+        x[1] = _mm512_mask_add_epi8(x[1], 0x0101010101010101, x[1], x[1]);
+        x[2] = _mm512_mask_add_epi8(x[2], 0x0303030303030303, x[2], x[2]);
+        x[3] = _mm512_mask_add_epi8(x[3], 0x0707070707070707, x[3], x[3]);
+        return;
+    }
+    __m512i before = x[0];
+    if (dim == 256) /* of the other part */
+        before = tq_lanes_at(rows->at, (tq_planes_in(kind) - 1) * dim / TQ_RUNS + 16 - 32 * part);
+    before = _mm512_mask_add_epi8(before, part ? 0 : ~(__mmask64)0, before, before);
+    x[1] = _mm512_alignr_epi8(x[0], before, 15);
+    x[2] = _mm512_alignr_epi8(x[0], before, 14);
+    x[3] = _mm512_alignr_epi8(x[0], before, 13);
+}
+
+TQ_INLINE void tq_some_nibbles(tq_some_planes *f, const tq_rows_at *rows, uint32_t part,
+                               const tq_planes_kind kind, const uint32_t dim)
+{
+    const __m512i a = tq_plane_of_rows(rows, 0, kind, dim);
     const __m512i b =
-        kind == TQ_PLANES_PATH_3 ? _mm512_srli_epi16(a, 1) : tq_plane_of_four(rows, 1);
+        kind == TQ_PLANES_PATH_3 ? _mm512_srli_epi16(a, 1) : tq_plane_of_rows(rows, 1, kind, dim);
     __m512i *n = f->n;
 
     if (kind == TQ_PLANES_4 || kind == TQ_PLANES_5 || kind == TQ_PLANES_6) {
         n[0] = a, n[1] = b;
-        n[2] = tq_plane_of_four(rows, 2), n[3] = tq_plane_of_four(rows, 3);
+        n[2] = tq_plane_of_rows(rows, 2, kind, dim), n[3] = tq_plane_of_rows(rows, 3, kind, dim);
     } else if (kind == TQ_PLANES_2) {
         n[0] = a, n[1] = b;
         n[2] = _mm512_srli_epi16(a, 2), n[3] = _mm512_srli_epi16(b, 2);
     } else if (kind == TQ_PLANES_3) {
-        const __m512i one = tq_plane_of_four(rows, 2);
+        const __m512i one = tq_plane_of_rows(rows, 2, kind, dim);
         n[0] = tq_pick_bits(0x44, _mm512_slli_epi16(one, 2), a);
         n[1] = tq_pick_bits(0x44, _mm512_slli_epi16(one, 1), b);
         n[2] = tq_pick_bits(0x44, one, _mm512_srli_epi16(a, 2));
         n[3] = tq_pick_bits(0x44, _mm512_srli_epi16(one, 1), _mm512_srli_epi16(b, 2));
     } else {
-        const __m512i x = tq_plane_of_four(rows, tq_planes_in(kind) - 1);
+        __m512i x[4];
+        x[0] = tq_plane_of_rows(rows, tq_planes_in(kind) - 1, kind, dim);
+        tq_path_before(x, rows, part, kind, dim);
         /* Subset bits z0, z1 from the path bits of 0 to 3 elements before, see avx2_runs.h. */
-        const __m512i before = _mm512_add_epi8(x, x);
-        const __m512i z0 = _mm512_alignr_epi8(x, before, 14);
-        const __m512i z1 =
-            _mm512_ternarylogic_epi64(x, _mm512_alignr_epi8(x, before, 15),
-                                      _mm512_alignr_epi8(x, before, 13), 0x96 /* xor */);
+        const __m512i z0 = x[2];
+        const __m512i z1 = _mm512_ternarylogic_epi64(x[0], x[1], x[3], 0x96 /* xor */);
         /* Their pairs in fields of two bits, of even and of odd runs. */
         const __m512i even = tq_pick_bits(0x55, z0, _mm512_add_epi8(z1, z1));
         const __m512i odd = tq_pick_bits(0x55, _mm512_srli_epi16(z0, 1), z1);
@@ -197,12 +261,14 @@ TQ_INLINE void tq_four_nibbles(tq_four_planes *f, const tq_four_at *rows, const 
     }
 }
 
-TQ_INLINE void tq_load_four(tq_four_planes *f, const tq_four_at *rows, const tq_planes_kind kind)
+/* Rows of 256: rows->at is where the part's bytes of the first plane are. */
+TQ_INLINE void tq_load_planes(tq_some_planes *f, const tq_rows_at *rows, uint32_t part,
+                              const tq_planes_kind kind, const uint32_t dim)
 {
     const uint32_t above = kind < TQ_PLANES_PATH_3 ? 4 : 2;
-    tq_four_nibbles(f, rows, kind);
+    tq_some_nibbles(f, rows, part, kind, dim);
     TQ_UNROLL_FOR (uint32_t i = 0; i < tq_upper_of(kind); i++)
-        f->up[i] = tq_plane_of_four(rows, above + i);
+        f->up[i] = tq_plane_of_rows(rows, above + i, kind, dim);
 }
 
 /* Left by `by` bits, which may be negative; bits that cross into a byte are junk. */
@@ -214,7 +280,7 @@ TQ_INLINE __m512i tq_shift_bits(__m512i x, const int by)
 }
 
 /* Level bytes of run r. */
-TQ_INLINE __m512i tq_levels_of_run(const tq_four_planes *f, const tq_level_table *t, const int r,
+TQ_INLINE __m512i tq_levels_of_run(const tq_some_planes *f, const tq_level_table *t, const int r,
                                    const tq_planes_kind kind)
 {
     const uint32_t upper = tq_upper_of(kind);
@@ -230,59 +296,68 @@ TQ_INLINE __m512i tq_levels_of_run(const tq_four_planes *f, const tq_level_table
 }
 
 /* `n` rows from row `first` on, of rows of which n_rows exist; the others become the last. room: n
- * rows of 128 bytes. */
-TQ_INLINE tq_level_rows tq_rows_of_128(uint8_t *room, const uint8_t *codes, size_t stride,
-                                       uint32_t first, uint32_t n_rows, const uint32_t n,
-                                       const tq_planes_kind kind)
+ * rows of dim bytes. */
+TQ_INLINE tq_level_rows tq_some_rows(uint8_t *room, const uint8_t *codes, size_t stride,
+                                     uint32_t first, uint32_t n_rows, const uint32_t n,
+                                     const tq_planes_kind kind, const uint32_t dim)
 {
-    enum { ROOM = TQ_RUNS * TQ_RUN_BYTES };
     if (first + n <= n_rows)
         return (tq_level_rows){codes + first * stride, stride};
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t t = first + i < n_rows ? first + i : n_rows - 1;
-        memcpy(room + ROOM * i, codes + t * stride, tq_planes_in(kind) * TQ_RUN_BYTES);
+        memcpy(room + dim * i, codes + t * stride, tq_planes_in(kind) * dim / TQ_RUNS);
     }
-    return (tq_level_rows){room, ROOM};
+    return (tq_level_rows){room, dim};
 }
 
-/* CALL(kind) for a kind that is known only here. */
-#define TQ_CALL_KIND(kind, CALL)                                                                   \
+/* CALL(kind, dim) for what is known only here. */
+#define TQ_CALL_KIND(kind, dim, CALL)                                                              \
     do {                                                                                           \
         switch (kind) {                                                                            \
         case TQ_PLANES_2:                                                                          \
-            CALL(TQ_PLANES_2);                                                                     \
+            CALL(TQ_PLANES_2, dim);                                                                \
             break;                                                                                 \
         case TQ_PLANES_3:                                                                          \
-            CALL(TQ_PLANES_3);                                                                     \
+            CALL(TQ_PLANES_3, dim);                                                                \
             break;                                                                                 \
         case TQ_PLANES_4:                                                                          \
-            CALL(TQ_PLANES_4);                                                                     \
+            CALL(TQ_PLANES_4, dim);                                                                \
             break;                                                                                 \
         case TQ_PLANES_5:                                                                          \
-            CALL(TQ_PLANES_5);                                                                     \
+            CALL(TQ_PLANES_5, dim);                                                                \
             break;                                                                                 \
         case TQ_PLANES_6:                                                                          \
-            CALL(TQ_PLANES_6);                                                                     \
+            CALL(TQ_PLANES_6, dim);                                                                \
             break;                                                                                 \
         case TQ_PLANES_BYTES:                                                                      \
-            CALL(TQ_PLANES_BYTES);                                                                 \
+            CALL(TQ_PLANES_BYTES, dim);                                                            \
             break;                                                                                 \
         case TQ_PLANES_PATH_3:                                                                     \
-            CALL(TQ_PLANES_PATH_3);                                                                \
+            CALL(TQ_PLANES_PATH_3, dim);                                                           \
             break;                                                                                 \
         case TQ_PLANES_PATH:                                                                       \
-            CALL(TQ_PLANES_PATH);                                                                  \
+            CALL(TQ_PLANES_PATH, dim);                                                             \
             break;                                                                                 \
         case TQ_PLANES_PATH_5:                                                                     \
-            CALL(TQ_PLANES_PATH_5);                                                                \
+            CALL(TQ_PLANES_PATH_5, dim);                                                           \
             break;                                                                                 \
         case TQ_PLANES_PATH_6:                                                                     \
-            CALL(TQ_PLANES_PATH_6);                                                                \
+            CALL(TQ_PLANES_PATH_6, dim);                                                           \
             break;                                                                                 \
         default:                                                                                   \
-            CALL(TQ_PLANES_PATH_7);                                                                \
+            CALL(TQ_PLANES_PATH_7, dim);                                                           \
             break;                                                                                 \
         }                                                                                          \
+    } while (0)
+
+#define TQ_CALL_PLANES(kind, dim, CALL)                                                            \
+    do {                                                                                           \
+        if ((dim) == 64)                                                                           \
+            TQ_CALL_KIND(kind, 64, CALL);                                                          \
+        else if ((dim) == 128)                                                                     \
+            TQ_CALL_KIND(kind, 128, CALL);                                                         \
+        else                                                                                       \
+            TQ_CALL_KIND(kind, 256, CALL);                                                         \
     } while (0)
 
 #endif

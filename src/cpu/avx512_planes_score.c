@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* avx512_planes_score.c — scores of rows of 128 elements of norm-codebook and trellis, for AVX-512
- * with VNNI and VBMI.
+/* avx512_planes_score.c — scores of rows of 64, 128 and 256 elements of norm-codebook and trellis,
+ * for AVX-512 with VNNI and VBMI.
  *
  * Levels stay as they come from their planes (avx512_attn_planes.h): 16 elements, a RUN, of four
  * tokens, a token to a lane of 16 bytes. The query comes to meet them: 16 of its integers in all
  * four lanes. Sums then hold four numbers for each token, of elements 4 apart, and those of four
  * queries are added up together: 32 shuffles for the 64 scores of 16 tokens, where turning their
  * levels into lanes of 32 bits takes 64. Levels of 16 tokens, four SETS, meet a query at a time.
+ * Rows of 64 have 8 elements in a run: a set is eight tokens, sums hold two numbers for each.
  *
  * Integers of queries are those of avx2_attn_norm.c: int8 for codes of up to 4 bits, whose level
  * bytes are not negative; int16 for others, whose levels are signed and widen to even and odd
@@ -14,24 +15,31 @@
  */
 #include "cpu/avx512_attn_planes.h"
 
-enum { SETS = 4, SET_TOKENS = 4, STEP = SETS * SET_TOKENS, ROWS = 4, RUN = TQ_RUN_BYTES };
+enum { SETS = 4, ROWS = 4 };
+
+/* Tokens of all sets. */
+TQ_INLINE uint32_t step_of(const uint32_t dim)
+{
+    return SETS * 64 / tq_places_of(dim);
+}
 
 /* ---- Preparation ----------------------------------------------------------------------- */
 
-/* Fours of AVX2's order, [32][rows] of int8, or of int16 (0, 2), (1, 3), become [8 runs][rows][16],
- * or [8 runs][even, odd][rows][8]. */
-static void put_in_lanes(uint8_t *q, uint32_t rows, const int is_small)
+/* Fours of AVX2's order, [dim / 4][rows] of int8, or of int16 (0, 2), (1, 3), become [parts][8
+ * runs][rows][places], or [parts][8 runs][even, odd][rows][places / 2]. */
+static void put_in_lanes(uint8_t *q, uint32_t rows, uint32_t dim, const int is_small)
 {
-    const uint32_t halves = is_small ? 1 : 2;
-    uint8_t from[ROWS * 2 * TQ_RUNS * RUN];
+    const uint32_t halves = is_small ? 1 : 2, places = tq_places_of(dim), parts = tq_parts_of(dim);
+    uint8_t from[ROWS * 2 * 256];
 
-    memcpy(from, q, (size_t)halves * rows * TQ_RUNS * RUN);
-    for (uint32_t four = 0; four < TQ_RUNS * RUN / 4; four++)
+    memcpy(from, q, (size_t)halves * rows * dim);
+    for (uint32_t four = 0; four < dim / 4; four++)
         for (uint32_t r = 0; r < rows; r++)
             for (uint32_t h = 0; h < halves; h++) {
-                const uint32_t line = (four / 4 * halves + h) * rows + r;
-                memcpy(q + line * RUN + four % 4 * 4, from + ((four * rows + r) * halves + h) * 4,
-                       4);
+                const uint32_t j = four / (places / 4), run = j % parts * TQ_RUNS + j / parts;
+                const uint32_t line = (run * halves + h) * rows + r;
+                memcpy(q + line * places + four % (places / 4) * 4,
+                       from + ((four * rows + r) * halves + h) * 4, 4);
             }
 }
 
@@ -44,7 +52,7 @@ void tq_avx512_prep_planes(const tq_codec *k, void *prep, const float *q, uint32
         return;
     while (n_rows > 0) {
         const uint32_t rows = tq_query_rows(n_rows);
-        put_in_lanes(out + sizeof(tq_query_head), rows, k->bits <= 4);
+        put_in_lanes(out + sizeof(tq_query_head), rows, k->dim, k->bits <= 4);
         out += tq_query_bytes(rows, k->dim);
         n_rows -= rows < n_rows ? rows : n_rows;
     }
@@ -52,31 +60,43 @@ void tq_avx512_prep_planes(const tq_codec *k, void *prep, const float *q, uint32
 
 /* ---- Levels ---------------------------------------------------------------------------- */
 
-/* dst [8 runs][SETS][64]: set j is tokens j, j + 4, j + 8, j + 12. */
+/* dst [parts][8 runs][SETS][64]: set j is tokens j, j + 4, j + 8, j + 12. Rows of 64: sets 0 and 1
+ * are tokens 2 j, 2 j + 1, those and 4, 8, 12; sets 2 and 3 the same of the next 16 tokens. */
 TQ_INLINE void make_levels(uint8_t *dst, const tq_level_table *t, tq_level_rows row,
-                           tq_lines *ahead, const tq_planes_kind kind)
+                           tq_lines *ahead, const tq_planes_kind kind, const uint32_t dim)
 {
     const size_t stride = SETS * row.stride;
     for (uint32_t j = 0; j < SETS; j++, dst += 64) {
-        const tq_four_at rows = tq_find_four(row.at + j * row.stride, stride);
-        tq_four_planes four;
-        if (kind != TQ_PLANES_BYTES)
-            tq_load_four(&four, &rows, kind);
-        TQ_UNROLL_FOR (int r = 0; r < TQ_RUNS; r++) {
-            const __m512i x = kind == TQ_PLANES_BYTES ? tq_plane_of_four(&rows, (uint32_t)r)
-                                                      : tq_levels_of_run(&four, t, r, kind);
-            _mm512_store_si512(dst + r * SETS * 64, x);
-            if (r % 2 == 0)
+        const uint32_t first = dim == 64 ? j / 2 * 16 + j % 2 * 2 : j;
+        tq_rows_at rows = tq_find_lanes(row.at + first * row.stride, stride, row.stride, dim);
+        uint8_t *to = dst;
+        for (uint32_t part = 0; part < tq_parts_of(dim); part++, to += TQ_RUNS * SETS * 64) {
+            tq_some_planes some;
+            if (part)
+                rows = tq_next_part(&rows);
+            if (kind != TQ_PLANES_BYTES)
+                tq_load_planes(&some, &rows, part, kind, dim);
+            TQ_UNROLL_FOR (int r = 0; r < TQ_RUNS; r += 2) {
+                __m512i x[2];
+                TQ_UNROLL_FOR (int i = 0; i < 2; i++)
+                    x[i] = kind == TQ_PLANES_BYTES
+                               ? tq_plane_of_rows(&rows, (uint32_t)(r + i), kind, dim)
+                               : tq_levels_of_run(&some, t, r + i, kind);
+                _mm512_store_si512(to + r * SETS * 64, x[0]);
                 tq_next_line(ahead);
+                _mm512_store_si512(to + (r + 1) * SETS * 64, x[1]);
+            }
         }
     }
 }
 
 /* ---- Products -------------------------------------------------------------------------- */
 
-TQ_INLINE __m512i in_all_lanes(const uint8_t *p)
+/* Integers of the places of a run in all lanes of 16 bytes, or of 8. */
+TQ_INLINE __m512i for_all_tokens(const uint8_t *p, const uint32_t places)
 {
-    return _mm512_broadcast_i32x4(tq_load128(p));
+    return places == 8 ? _mm512_set1_epi64((long long)tq_load_u64(p))
+                       : _mm512_broadcast_i32x4(tq_load128(p));
 }
 
 /* In each lane of 16 bytes the sums of the dwords of x[0 .. 3]. */
@@ -89,14 +109,18 @@ TQ_INLINE __m512i sum_lanes(const __m512i x[4])
     return _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
 }
 
-/* s[r][0 .. 15] of `real` rows from the sums of each set and row. */
-TQ_INLINE void finish(float *s, const tq_query_head *head, __m512i sum[SETS][ROWS], __m512 scale,
-                      const int is_small, uint32_t real)
+/* Sums of the dwords 0 and 1, 2 and 3 of each lane of 16 bytes of x, then those of y. */
+TQ_INLINE __m512i sum_pairs(__m512i x, __m512i y)
 {
-    __m512i x[4];
-    TQ_UNROLL_FOR (uint32_t j = 0; j < SETS; j++)
-        x[j] = sum_lanes(sum[j]);
-    tq_turn_dwords(x);
+    const __m512 a = _mm512_castsi512_ps(x), b = _mm512_castsi512_ps(y);
+    return _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(a, b, 0x88)),
+                            _mm512_castps_si512(_mm512_shuffle_ps(a, b, 0xdd)));
+}
+
+/* s[r][0 .. 15] of `real` rows from their sums. */
+TQ_INLINE void store_scores(float *s, const tq_query_head *head, const __m512i x[ROWS],
+                            __m512 scale, const int is_small, uint32_t real)
+{
     TQ_UNROLL_FOR (uint32_t r = 0; r < ROWS; r++) {
         if (r >= real)
             continue;
@@ -107,9 +131,37 @@ TQ_INLINE void finish(float *s, const tq_query_head *head, __m512i sum[SETS][ROW
     }
 }
 
-/* s[r][0 .. 15] of `real` of `rows` rows. */
-TQ_INLINE void multiply(float *s, const uint8_t *prep, const uint8_t *level, __m512 scale,
-                        tq_lines *ahead, const int is_small, const uint32_t rows, uint32_t real)
+/* The same from the sums of each set and row. */
+TQ_INLINE void finish16(float *s, const tq_query_head *head, __m512i sum[SETS][ROWS],
+                        const __m512 *scale, const int is_small, uint32_t real)
+{
+    __m512i x[4];
+    TQ_UNROLL_FOR (uint32_t j = 0; j < SETS; j++)
+        x[j] = sum_lanes(sum[j]);
+    tq_turn_dwords(x);
+    store_scores(s, head, x, scale[0], is_small, real);
+}
+
+/* s[r][0 .. 31] of rows of 64. */
+TQ_INLINE void finish32(float *s, const tq_query_head *head, __m512i sum[SETS][ROWS],
+                        const __m512 *scale, const int is_small, uint32_t real)
+{
+    TQ_UNROLL_FOR (uint32_t j = 0; j < SETS; j += 2) {
+        __m512i x[ROWS];
+        TQ_UNROLL_FOR (uint32_t r = 0; r < ROWS; r += 2) {
+            const __m512i a = sum_pairs(sum[j][r], sum[j][r + 1]);
+            const __m512i b = sum_pairs(sum[j + 1][r], sum[j + 1][r + 1]);
+            x[r] = _mm512_unpacklo_epi64(a, b);
+            x[r + 1] = _mm512_unpackhi_epi64(a, b);
+        }
+        store_scores(s + 8 * j, head, x, scale[j / 2], is_small, real);
+    }
+}
+
+/* s[r][0 .. 15], of rows of 64 [0 .. 31], of `real` of `rows` rows. */
+TQ_INLINE void multiply(float *s, const uint8_t *prep, const uint8_t *level, uint32_t runs,
+                        const __m512 *scale, tq_lines *ahead, const int is_small,
+                        const uint32_t places, const uint32_t rows, uint32_t real)
 {
     const tq_query_head *head = (const tq_query_head *)(const void *)prep;
     const uint8_t *q = prep + sizeof *head;
@@ -120,7 +172,7 @@ TQ_INLINE void multiply(float *s, const uint8_t *prep, const uint8_t *level, __m
     TQ_UNROLL_FOR (uint32_t j = 0; j < SETS; j++)
         TQ_UNROLL_FOR (uint32_t r = 0; r < ROWS; r++)
             sum[j][r] = _mm512_setzero_si512();
-    for (uint32_t i = 0; i < TQ_RUNS; i++, level += SETS * 64) {
+    for (uint32_t i = 0; i < runs; i++, level += SETS * 64) {
         __m512i x[SETS], odd[SETS];
         tq_next_line(ahead);
         if (!is_small)
@@ -128,8 +180,8 @@ TQ_INLINE void multiply(float *s, const uint8_t *prep, const uint8_t *level, __m
         TQ_UNROLL_FOR (uint32_t j = 0; j < SETS; j++)
             x[j] = _mm512_load_si512(level + 64 * j);
         if (is_small) {
-            TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++, q += RUN) {
-                const __m512i y = in_all_lanes(q);
+            TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++, q += places) {
+                const __m512i y = for_all_tokens(q, places);
                 TQ_UNROLL_FOR (uint32_t j = 0; j < SETS; j++)
                     sum[j][r] = tq_add_dot4(sum[j][r], x[j], y);
             }
@@ -139,31 +191,36 @@ TQ_INLINE void multiply(float *s, const uint8_t *prep, const uint8_t *level, __m
             odd[j] = _mm512_srai_epi16(x[j], 8);
             x[j] = _mm512_maddubs_epi16(_mm512_set1_epi16(1), x[j]);
         }
-        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++, q += RUN) {
-            const __m512i y = in_all_lanes(q);
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++, q += places) {
+            const __m512i y = for_all_tokens(q, places);
             TQ_UNROLL_FOR (uint32_t j = 0; j < SETS; j++)
                 sum[j][r] = tq_add_dot2(sum[j][r], x[j], y);
         }
-        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++, q += RUN) {
-            const __m512i y = in_all_lanes(q);
+        TQ_UNROLL_FOR (uint32_t r = 0; r < rows; r++, q += places) {
+            const __m512i y = for_all_tokens(q, places);
             TQ_UNROLL_FOR (uint32_t j = 0; j < SETS; j++)
                 sum[j][r] = tq_add_dot2(sum[j][r], odd[j], y);
         }
     }
-    finish(s, head, sum, scale, is_small, real);
+    if (places == 8)
+        finish32(s, head, sum, scale, is_small, real);
+    else
+        finish16(s, head, sum, scale, is_small, real);
 }
 
 TQ_INLINE void multiply_all(float *s, const uint8_t *prep, uint32_t n_rows, const uint8_t *level,
-                            __m512 scale, uint32_t dim, tq_lines *ahead, const int is_small)
+                            const __m512 *scale, uint32_t dim, tq_lines *ahead, const int is_small,
+                            const uint32_t places)
 {
+    const uint32_t runs = dim / places;
     while (n_rows > 0) {
         const uint32_t rows = tq_query_rows(n_rows), real = rows < n_rows ? rows : n_rows;
         if (rows == 4)
-            multiply(s, prep, level, scale, ahead, is_small, 4, real);
+            multiply(s, prep, level, runs, scale, ahead, is_small, places, 4, real);
         else if (rows == 2)
-            multiply(s, prep, level, scale, ahead, is_small, 2, 2);
+            multiply(s, prep, level, runs, scale, ahead, is_small, places, 2, 2);
         else
-            multiply(s, prep, level, scale, ahead, is_small, 1, 1);
+            multiply(s, prep, level, runs, scale, ahead, is_small, places, 1, 1);
         prep += tq_query_bytes(rows, dim);
         s += real * TQ_TILE;
         n_rows -= real;
@@ -173,9 +230,10 @@ TQ_INLINE void multiply_all(float *s, const uint8_t *prep, uint32_t n_rows, cons
 void tq_avx512_score_planes(const tq_codec *k, float *s, const void *prep, uint32_t n_rows,
                             tq_const_planes keys, uint32_t n)
 {
-    uint8_t level[STEP * TQ_RUNS * RUN] __attribute__((aligned(64)));
-    uint8_t room[STEP * TQ_RUNS * RUN];
+    uint8_t level[SETS * TQ_RUNS * 2 * 64] __attribute__((aligned(64)));
+    uint8_t room[16 * 256];
     const tq_planes_kind kind = tq_planes_of(k);
+    const uint32_t step = step_of(k->dim);
     tq_level_source source;
 
     if (kind == TQ_NO_PLANES) {
@@ -185,21 +243,29 @@ void tq_avx512_score_planes(const tq_codec *k, float *s, const void *prep, uint3
     tq_avx2_level_source(&source, k, k->bits > 4);
     const tq_level_table table = tq_table_of(&source);
     tq_lines ahead = tq_lines_begin(keys);
-    for (uint32_t t = 0; t < n; t += STEP) {
-        float scale[STEP] = {0};
-        tq_avx512_token_scales(scale, keys.scale, keys.scale_stride, t,
-                               n - t < STEP ? n - t : STEP);
-        const __m512 scale16 = _mm512_loadu_ps(scale);
-#define CALL(of_kind)                                                                              \
-    make_levels(level, &table,                                                                     \
-                tq_rows_of_128(room, keys.codes, keys.codes_stride, t, n, STEP, of_kind), &ahead,  \
-                of_kind)
-        TQ_CALL_KIND(kind, CALL);
+    for (uint32_t t = 0; t < n; t += step) {
+        const uint32_t m = n - t < step ? n - t : step;
+        float scale[32] = {0};
+        tq_avx512_token_scales(scale, keys.scale, keys.scale_stride, t, m);
+        const __m512 scales[2] = {_mm512_loadu_ps(scale), _mm512_loadu_ps(scale + 16)};
+#define CALL(of_kind, of_dim)                                                                      \
+    make_levels(                                                                                   \
+        level, &table,                                                                             \
+        tq_some_rows(room, keys.codes, keys.codes_stride, t, n, step_of(of_dim), of_kind, of_dim), \
+        &ahead, of_kind, of_dim)
+        TQ_CALL_PLANES(kind, k->dim, CALL);
 #undef CALL
-        if (k->bits <= 4)
-            multiply_all(s + t, prep, n_rows, level, scale16, k->dim, &ahead, 1);
+#define CALL(small, places)                                                                        \
+    multiply_all(s + t, prep, n_rows, level, scales, k->dim, &ahead, small, places)
+        if (k->bits <= 4 && k->dim == 64)
+            CALL(1, 8);
+        else if (k->bits <= 4)
+            CALL(1, 16);
+        else if (k->dim == 64)
+            CALL(0, 8);
         else
-            multiply_all(s + t, prep, n_rows, level, scale16, k->dim, &ahead, 0);
+            CALL(0, 16);
+#undef CALL
     }
     tq_last_lines(&ahead);
     if (k->zero_bytes)

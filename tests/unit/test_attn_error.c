@@ -58,8 +58,11 @@ static void assert_near_own(attn_case *c, const char *what)
 
 static void assert_adds_little(const char *scheme, uint32_t d_k, uint32_t d_v, int kind)
 {
+    /* Errors of few peaked heads may add up by chance: small ones are more. */
     attn_case c = {.scheme = scheme,
-                   .n_kv = kind == TAIL ? 1 : 3,
+                   .n_kv = kind == TAIL ? 1
+                           : d_k < 128  ? 12
+                                        : 3,
                    .group = 4,
                    .d_k = d_k,
                    .d_v = d_v,
@@ -85,8 +88,13 @@ static void every_width_adds_little(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++)
-        for (int kind = 0; kind < N_KINDS; kind++)
+        for (int kind = 0; kind < N_KINDS; kind++) {
             assert_adds_little(schemes[i], 128, 128, kind);
+            if (kind == TAIL) /* long: rounding of weights knows no dimension */
+                continue;
+            assert_adds_little(schemes[i], 64, 64, kind);
+            assert_adds_little(schemes[i], 256, 256, kind);
+        }
 }
 
 /* One token of a tile has `ratio` times the weight of each of the 63 others: weights of one byte do
