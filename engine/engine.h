@@ -230,10 +230,7 @@ typedef struct tqe_peer_attn_params {
     float scale;
 } tqe_peer_attn_params;
 
-/* The widest instruction set that ggml's CPU kernels were built for, in the words of --isa
- * ("avx512", "avx2", "neon"), or "baseline". A constant string. */
-const char *tqe_peer_isa(void);
-
+const char *tqe_peer_isa(void); /* of ggml's kernels: as --isa says it, or "baseline"; constant */
 /* Check params. kv_bytes: keys and values as stored; all_bytes: all memory that create takes. */
 tqe_status tqe_peer_attn_bytes(const tqe_peer_attn_params *p, size_t *kv_bytes, size_t *all_bytes,
                                tqe_error *err);
