@@ -6,10 +6,9 @@
  * The library needs libc and libm, starts no thread, prints nothing, never aborts, reads no
  * environment. Equal bytes need the floating point that C starts with: round to nearest, no flush
  * to zero, no denormals as zero. Objects live in memory that the caller gives (`*_bytes` then
- * `*_init`) or that
- * `*_create` takes from an allocator. Everything that can fail returns tq_status and leaves its
- * objects as they were, unless the function says otherwise. "f32" is IEEE binary32. Shapes are
- * written slowest dimension first. Formats are specified in docs/format.md.
+ * `*_init`) or that `*_create` takes from an allocator. Everything that can fail returns tq_status
+ * and leaves its objects as they were, unless the function says otherwise. "f32" is IEEE binary32.
+ * Shapes are written slowest dimension first. Formats are specified in docs/format.md.
  */
 #ifndef TURBOQUANT_H
 #define TURBOQUANT_H
@@ -32,7 +31,7 @@ extern "C" {
 #define TQ_FORMAT_VERSION 1 /* of the stored bytes (docs/format.md, change list) */
 
 /* ---- 1. Status ------------------------------------------------------------------------- */
-/* Values are frozen. Every error leaves the objects of the call unchanged. */
+/* Values are frozen. Errors leave objects unchanged, unless the function says otherwise. */
 typedef enum tq_status {
     TQ_OK = 0,
     TQ_ERR_ARG = -1,       /* NULL, zero, out of range or contradictory argument */

@@ -98,12 +98,7 @@ TQ_INLINE void turn(__m256i out[4], const uint8_t *row, size_t stride)
     TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
         z[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(load128(row + i * stride)),
                                        load128(row4 + i * stride), 1);
-    const __m256i a = _mm256_unpacklo_epi32(z[0], z[1]), b = _mm256_unpacklo_epi32(z[2], z[3]);
-    const __m256i c = _mm256_unpackhi_epi32(z[0], z[1]), d = _mm256_unpackhi_epi32(z[2], z[3]);
-    out[0] = _mm256_unpacklo_epi64(a, b);
-    out[1] = _mm256_unpackhi_epi64(a, b);
-    out[2] = _mm256_unpacklo_epi64(c, d);
-    out[3] = _mm256_unpackhi_epi64(c, d);
+    tq_turn_rows(out, z);
 }
 
 /* Level bytes of the lower and the upper nibbles. */
@@ -180,14 +175,10 @@ void tq_avx2_turned_levels(uint8_t *dst, const tq_level_source *s, tq_level_rows
  * 16 + 4 i on. */
 TQ_INLINE void interleave(__m256i out[4], const uint8_t *row, size_t stride)
 {
-    const __m256i r0 = tq_keep(load256(row)), r1 = tq_keep(load256(row + stride));
-    const __m256i r2 = tq_keep(load256(row + 2 * stride)), r3 = tq_keep(load256(row + 3 * stride));
-    const __m256i a = _mm256_unpacklo_epi8(r0, r1), b = _mm256_unpacklo_epi8(r2, r3);
-    const __m256i c = _mm256_unpackhi_epi8(r0, r1), d = _mm256_unpackhi_epi8(r2, r3);
-    out[0] = _mm256_unpacklo_epi16(a, b);
-    out[1] = _mm256_unpackhi_epi16(a, b);
-    out[2] = _mm256_unpacklo_epi16(c, d);
-    out[3] = _mm256_unpackhi_epi16(c, d);
+    __m256i r[4];
+    TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
+        r[i] = tq_keep(load256(row + i * stride));
+    tq_interleave_rows(out, r);
 }
 
 /* Four rows of nibbles. */

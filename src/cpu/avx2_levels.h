@@ -98,6 +98,31 @@ void tq_avx2_turned_planes(uint8_t *dst, const tq_level_source *s, tq_level_rows
 void tq_avx2_plane_quads(uint8_t *dst, const tq_level_source *s, tq_level_rows codes, uint32_t n,
                          uint32_t quads, tq_walk *ahead);
 
+/* ---- Order ----------------------------------------------------------------------------- */
+
+/* Dword i of 16 bytes of 8 rows, rows k and k + 4 in the lanes of z[k], in out[i]. */
+TQ_INLINE void tq_turn_rows(__m256i out[4], const __m256i z[4])
+{
+    const __m256i a = _mm256_unpacklo_epi32(z[0], z[1]), b = _mm256_unpacklo_epi32(z[2], z[3]);
+    const __m256i c = _mm256_unpackhi_epi32(z[0], z[1]), d = _mm256_unpackhi_epi32(z[2], z[3]);
+    out[0] = _mm256_unpacklo_epi64(a, b);
+    out[1] = _mm256_unpackhi_epi64(a, b);
+    out[2] = _mm256_unpacklo_epi64(c, d);
+    out[3] = _mm256_unpackhi_epi64(c, d);
+}
+
+/* 32 bytes of each of four rows: dwords of 4 + 4 elements, out[i] those from 4 i and 16 + 4 i on.
+ */
+TQ_INLINE void tq_interleave_rows(__m256i out[4], const __m256i r[4])
+{
+    const __m256i a = _mm256_unpacklo_epi8(r[0], r[1]), b = _mm256_unpacklo_epi8(r[2], r[3]);
+    const __m256i c = _mm256_unpackhi_epi8(r[0], r[1]), d = _mm256_unpackhi_epi8(r[2], r[3]);
+    out[0] = _mm256_unpacklo_epi16(a, b);
+    out[1] = _mm256_unpackhi_epi16(a, b);
+    out[2] = _mm256_unpacklo_epi16(c, d);
+    out[3] = _mm256_unpackhi_epi16(c, d);
+}
+
 /* Level bytes of norm-codebook by code, of 2 to 6 bits; fills the tables that these need. */
 void tq_avx2_norm_tables(tq_trellis_tables *out, const tq_codebook *book, uint8_t zero);
 

@@ -232,17 +232,6 @@ TQ_INLINE void make_pieces(piece_room *room, uint32_t i, const uint8_t *a, const
 
 /* ---- Tokens as lanes ------------------------------------------------------------------- */
 
-/* Dword i of 16 bytes of 8 rows, rows k and k + 4 in z[k], in out[i]. */
-TQ_INLINE void turn(__m256i out[4], const __m256i z[4])
-{
-    const __m256i a = _mm256_unpacklo_epi32(z[0], z[1]), b = _mm256_unpacklo_epi32(z[2], z[3]);
-    const __m256i c = _mm256_unpackhi_epi32(z[0], z[1]), d = _mm256_unpackhi_epi32(z[2], z[3]);
-    out[0] = _mm256_unpacklo_epi64(a, b);
-    out[1] = _mm256_unpackhi_epi64(a, b);
-    out[2] = _mm256_unpacklo_epi64(c, d);
-    out[3] = _mm256_unpackhi_epi64(c, d);
-}
-
 /* A piece of 8 rows, of the trellis from room. */
 TQ_INLINE void turn_piece(__m256i out[4], const piece_room *room, const uint8_t *const row[8],
                           const uint32_t piece, const number_kind k)
@@ -251,7 +240,7 @@ TQ_INLINE void turn_piece(__m256i out[4], const piece_room *room, const uint8_t 
     const uint32_t at = piece == PIECE_TOP ? at_top(k) : piece * RUN;
     TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
         z[i] = k.trellis ? room->z[piece][i] : in_lanes(row[i] + at, row[i + 4] + at);
-    turn(out, z);
+    tq_turn_rows(out, z);
 }
 
 TQ_INLINE void turn_numbers(uint8_t *dst, const uint8_t *const row[ROWS], const number_tables by,
@@ -294,18 +283,6 @@ TQ_INLINE void turn_numbers(uint8_t *dst, const uint8_t *const row[ROWS], const 
 }
 
 /* ---- Four tokens to a lane ------------------------------------------------------------- */
-
-/* 32 bytes of each of four rows: dwords of 4 + 4 elements, out[i] those from 4 i and 16 + 4 i on.
- */
-TQ_INLINE void interleave(__m256i out[4], const __m256i r[4])
-{
-    const __m256i a = _mm256_unpacklo_epi8(r[0], r[1]), b = _mm256_unpacklo_epi8(r[2], r[3]);
-    const __m256i c = _mm256_unpackhi_epi8(r[0], r[1]), d = _mm256_unpackhi_epi8(r[2], r[3]);
-    out[0] = _mm256_unpacklo_epi16(a, b);
-    out[1] = _mm256_unpackhi_epi16(a, b);
-    out[2] = _mm256_unpacklo_epi16(c, d);
-    out[3] = _mm256_unpackhi_epi16(c, d);
-}
 
 /* Four rows, even runs in the lower lanes and odd ones in the upper: nibbles of runs 0, 1, 4 and 5
  * and of the others; bits 4 and 5. */
@@ -358,12 +335,12 @@ TQ_INLINE void interleave_numbers(uint8_t *to, size_t block, const uint8_t *cons
     __m256i one[4], two[4];
 
     read_four(&f, row, k);
-    interleave(two, f.two);
+    tq_interleave_rows(two, f.two);
     if (has_top(k)) {
         const __m256i to_upper = _mm256_setr_epi32(1, 1, 1, 1, 0, 0, 0, 0);
         TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
             one[i] = _mm256_broadcastsi128_si256(tq_load128(row[i] + at_top(k)));
-        interleave(one, one);
+        tq_interleave_rows(one, one);
         TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++)
             a[i] = (above){two[i], with_ones(_mm256_sllv_epi32(one[i], to_upper))};
     } else {
@@ -372,7 +349,7 @@ TQ_INLINE void interleave_numbers(uint8_t *to, size_t block, const uint8_t *cons
     }
     TQ_UNROLL_FOR (int field = 0; field < 2; field++, to += 2 * block) {
         __m256i x[4];
-        interleave(x, f.nibble[field]);
+        tq_interleave_rows(x, f.nibble[field]);
         TQ_UNROLL_FOR (uint32_t i = 0; i < 4; i++) {
             uint8_t *at = to + i / 2 * block + 32 * (i % 2);
             store256(at, levels(x[i], a[i], field, by, k));

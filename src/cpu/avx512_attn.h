@@ -70,13 +70,13 @@ TQ_INLINE __m512i tq_dot2_at(__m512i sum, __m512i x, const void *p)
 typedef struct tq_lines {
     const uint8_t *next;
     ptrdiff_t step, both; /* bytes to the next line, and over that and the step after it */
-    int32_t left;         /* lines, or how often less was asked in vain */
+    int32_t left;         /* lines; below 0: calls since there were none */
 } tq_lines;
 
 TQ_INLINE tq_lines tq_lines_begin(tq_const_planes planes)
 {
     const int32_t n = (int32_t)((planes.ahead_bytes + 63) / 64);
-    if (!planes.ahead)
+    if (!planes.ahead || n == 0)
         return (tq_lines){planes.codes, 0, 0, 0};
     if (planes.ahead_gap)
         return (tq_lines){planes.ahead, (ptrdiff_t)planes.ahead_gap, 64, 2 * n};
